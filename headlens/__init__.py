@@ -1,0 +1,67 @@
+"""headlens: see what each attention head of a pretrained transformer does, prove it, and act on it.
+
+The names below are loaded when they are first used, so that `import headlens` costs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headlens.attention import MultiHeadAttention
+    from headlens.capture import capture
+    from headlens.collect import collect
+    from headlens.corpora import read_corpus, texts
+    from headlens.documents import Document
+    from headlens.errors import HeadlensError
+    from headlens.models import load_model
+    from headlens.profiling import Profile, profile
+    from headlens.replace import replace_attention
+    from headlens.scores import ScoreTable
+    from headlens.selfcheck import check_model
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Document": "documents",
+    "HeadlensError": "errors",
+    "MultiHeadAttention": "attention",
+    "Profile": "profiling",
+    "ScoreTable": "scores",
+    "capture": "capture",
+    "check_model": "selfcheck",
+    "collect": "collect",
+    "load_model": "models",
+    "profile": "profiling",
+    "read_corpus": "corpora",
+    "replace_attention": "replace",
+    "texts": "corpora",
+}
+
+__all__ = [*sorted(_HOMES), "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headlens' has no attribute {name!r}")
+    value = getattr(import_module(f"headlens.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+class _Package(ModuleType):
+    """Importing headlens.capture (the module) must not hide headlens.capture (the function)."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

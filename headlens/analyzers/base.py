@@ -1,0 +1,47 @@
+"""The one way to score heads: sums over rows of attention, and a reading of the sums."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from headlens.records import Batch, LayerAttention
+from headlens.scores import Metric
+
+Sums = Mapping[str, Tensor]
+
+
+class Analyzer(ABC):
+    """Scores of heads that are computed from sums.
+
+    A subclass says what to add up (`observe`) and how to read the totals (`score`). It keeps no state. Because it only
+    sums, any split of a corpus into batches, slices of rows or processes gives the same totals, one input alone gives
+    the score of that input, and resampled totals give an error bar.
+    """
+
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]  # what `score` returns, in this order
+    without_macro: ClassVar[frozenset[str]] = frozenset()  # metrics that mean nothing for a single input
+
+    @abstractmethod
+    def observe(self, attention: LayerAttention, batch: Batch) -> Sums:
+        """What the rows of `attention` add to each input's sums.
+
+        Every tensor is [batch, head, ...], or [batch, 1, ...] where it is the same for every head. Only rows with
+        `batch.rows` count. Means are not allowed: a mean of means depends on how the corpus was batched.
+        """
+
+    @abstractmethod
+    def score(self, sums: Sums) -> dict[str, Tensor]:
+        """Scores by metric name from sums of shape [..., head, ...]; NaN where nothing was there to score."""
+
+    @abstractmethod
+    def support(self, sums: Sums) -> dict[str, Tensor]:
+        """By metric name, how many rows a score rests on, 0 where there was nothing to score; shapes as in `score`."""
+
+    def chance(self, uniform: Sums) -> dict[str, Tensor]:
+        """Scores expected by chance, from the sums of a head that attends to all visible keys alike."""
+        return self.score(uniform)

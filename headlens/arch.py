@@ -1,0 +1,163 @@
+"""Where the attention of a model sits, and where its output projections are. One entry of SPECS a family.
+
+Watching needs no entry: the modules that call transformers' attention interface are found by their code. What reads
+weights (the contribution of a head, its removal) needs one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headlens.attention import MultiHeadAttention
+from headlens.errors import UnsupportedModel
+from headlens.records import Stack
+
+
+@dataclass(frozen=True)
+class ArchSpec:
+    """Paths are relative to the attention module; a leading ^ goes up to its parent."""
+
+    out: str  # the projection W_O that the heads' outputs go through
+    is_shared: bool = False  # one module serves several layers
+
+
+_BERT = ArchSpec("^.output.dense")
+_LLAMA = ArchSpec("o_proj")
+_OUT_PROJ = ArchSpec("out_proj")
+_T5 = ArchSpec("o")
+
+SPECS = {
+    **dict.fromkeys(["bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "data2vec-text"], _BERT),
+    "distilbert": ArchSpec("out_lin"),
+    "albert": ArchSpec("dense", is_shared=True),
+    "modernbert": ArchSpec("Wo"),
+    **dict.fromkeys(["gpt2", "gpt_bigcode", "imagegpt"], ArchSpec("c_proj")),
+    **dict.fromkeys(["gpt_neox", "phi"], ArchSpec("dense")),
+    **dict.fromkeys(["opt", "gptj", "biogpt"], _OUT_PROJ),
+    **dict.fromkeys(["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "phi3"], _LLAMA),
+    **dict.fromkeys(["gemma", "gemma2", "gemma3_text", "olmo", "olmo2", "cohere", "granite"], _LLAMA),
+    **dict.fromkeys(["stablelm", "starcoder2", "smollm3", "gpt_oss", "vit"], _LLAMA),
+    **dict.fromkeys(["t5", "mt5", "umt5"], _T5),
+    **dict.fromkeys(["bart", "mbart", "marian", "pegasus", "whisper"], _OUT_PROJ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One attention layer of a model."""
+
+    name: str  # dotted path of the module
+    module: nn.Module
+    stack: Stack
+    layer: int  # 0-based within the stack
+    is_shared: bool = False  # the module serves the following layers of its stack too
+
+    def __str__(self) -> str:
+        return f"{self.stack} layer {self.layer} ({self.name})"
+
+
+def attention_sites(model: nn.Module) -> list[Site]:
+    """Every attention layer of `model`, in the order of its modules.
+
+    Raises
+    ------
+    UnsupportedModel
+        No module of the model calls transformers' attention interface.
+    """
+    found = [(name, module) for name, module in model.named_modules() if _is_attention(module)]
+    if not found:
+        raise UnsupportedModel(_why_not(model))
+    config = getattr(model, "config", None)
+    shared = SPECS.get(_family(model), _LLAMA).is_shared
+    repeats = _calls_of_shared_stack(config) // len(found) if shared else 1
+    counts: Counter[Stack] = Counter()
+    sites = []
+    for name, module in found * repeats:
+        stack = _stack_of(name, module, bool(getattr(config, "is_encoder_decoder", False)))
+        sites.append(Site(name, module, stack, counts[stack], shared))
+        counts[stack] += 1
+    return sites
+
+
+def output_projection(model: nn.Module, site: Site) -> nn.Module:
+    """The module that holds W_O of a layer.
+
+    Raises
+    ------
+    UnsupportedModel
+        The family has no entry in SPECS, or the entry does not fit the model.
+    """
+    if isinstance(site.module, MultiHeadAttention):
+        return site.module.o_proj
+    family = _family(model)
+    if family not in SPECS:
+        raise UnsupportedModel(
+            f"Where {family!r} keeps its output projections is not known (known: {', '.join(sorted(SPECS))}). "
+            f"Add one line to SPECS in headlens/arch.py."
+        )
+    path = SPECS[family].out
+    start = site.name
+    while path.startswith("^."):
+        start, path = start.rpartition(".")[0], path.removeprefix("^.")
+    try:
+        return model.get_submodule(f"{start}.{path}" if start else path)
+    except AttributeError:
+        raise UnsupportedModel(f"{family!r} should have an output projection at {start}.{path}, and has none.") from None
+
+
+def output_weight(projection: nn.Module, heads: int) -> Float[Tensor, "head dim hidden"]:
+    """W_O cut into the part of every head, so that head h adds `context_h @ W[h]` to the layer's output."""
+    weight = projection.weight if is_transposed(projection) else projection.weight.T  # [in, out]
+    assert isinstance(weight, Tensor)
+    return weight.reshape(heads, weight.shape[0] // heads, weight.shape[1])
+
+
+def output_bias(projection: nn.Module) -> Float[Tensor, " hidden"] | None:
+    """The bias that the layer adds to the sum of its heads; it belongs to no head."""
+    bias = getattr(projection, "bias", None)
+    return bias if isinstance(bias, torch.Tensor) else None
+
+
+def is_transposed(projection: nn.Module) -> bool:
+    """transformers' Conv1D keeps its weight as [in, out], nn.Linear as [out, in]."""
+    return type(projection).__name__ == "Conv1D"
+
+
+def _is_attention(module: nn.Module) -> bool:
+    if isinstance(module, MultiHeadAttention):
+        return True
+    try:
+        return "ALL_ATTENTION_FUNCTIONS.get_interface(" in inspect.getsource(type(module).forward)
+    except (OSError, TypeError):
+        return False
+
+
+def _family(model: nn.Module) -> str:
+    return str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
+
+
+def _stack_of(name: str, module: nn.Module, is_encoder_decoder: bool) -> Stack:
+    parts = set(name.split("."))
+    if getattr(module, "is_cross_attention", False) or parts & {"crossattention", "encoder_attn", "EncDecAttention"}:
+        return "cross"
+    if is_encoder_decoder:
+        return "encoder" if "encoder" in parts else "decoder"
+    return "decoder" if getattr(module, "is_causal", False) else "encoder"
+
+
+def _calls_of_shared_stack(config: object) -> int:
+    return int(getattr(config, "num_hidden_layers", 1)) * int(getattr(config, "inner_group_num", 1))
+
+
+def _why_not(model: nn.Module) -> str:
+    return (
+        f"{type(model).__name__} (model_type {_family(model)!r}) computes its attention in code of its own instead of "
+        f"transformers' attention interface, so its heads cannot be watched; models such as BERT, RoBERTa, GPT-2, "
+        f"GPT-NeoX, OPT, Llama, Mistral, Qwen, Gemma, T5 or BART can."
+    )

@@ -1,0 +1,415 @@
+"""Watch, and gate, the heads of a running model. The only file that touches transformers' attention dispatch.
+
+One attention function is registered with transformers, and a mask function beside it: transformers builds no mask at
+all for an attention that it has no mask function for, and neither causality nor padding would hold. Inside `capture`
+every attention layer of the model runs through that function, in one of two ways:
+
+exact   the model file's own eager function computes; the outputs are those of attn_implementation="eager", bit for bit
+fast    the same formula in slices of query rows, so that no [query, key] matrix of a long text is ever whole in memory
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from headlens.arch import Site, attention_sites
+from headlens.attention import MultiHeadAttention
+from headlens.errors import CaptureError, UnsupportedModel
+from headlens.records import LayerAttention, Stack
+
+Observe = Callable[[LayerAttention], None]
+Way = Literal["exact", "fast"]
+
+NAME = "headlens"
+SLICE_BYTES = 4 << 20  # probabilities of one slice: small enough to stay in a core's cache while they are scored
+
+# Keywords of attention calls that do not change q k^T * scaling + mask -> softmax -> v. Any other keyword that is not
+# None (softcap, s_aux, position_bias, ...) sends the call to the model file's own eager function.
+_HARMLESS = frozenset(
+    "dropout scaling is_causal sliding_window position_ids cache_position use_cache output_attentions "
+    "output_hidden_states return_dict deterministic cache past_key_values max_seqlen position_embeddings".split()
+)
+# Families whose forward pass works out positions by itself, from the ids or from the mask.
+_SELF_POSITIONED = frozenset({"roberta", "xlm-roberta", "camembert", "data2vec-text", "opt", "biogpt", "t5", "mt5", "umt5"})
+
+
+@contextmanager
+def capture(
+    model: nn.Module,
+    observe: Observe | None = None,
+    gates: Tensor | Mapping[Stack, Tensor] | None = None,
+    *,
+    way: Way = "exact",
+    slice_bytes: int = SLICE_BYTES,
+) -> Iterator[list[Site]]:
+    """Within this context every forward pass of `model` hands its attention to `observe`, layer by layer.
+
+    Nothing is kept: `observe` gets one LayerAttention per layer (per slice of query rows when `way` is "fast") and
+    must take what it needs. Rows and keys of padding are delivered as the model computed them; leave them out by the
+    attention mask. In the exact way `generate()` works too, each step bringing the rows of its new tokens.
+
+    Parameters
+    ----------
+    model
+        A transformers model on the attention interface, or any module with headlens's MultiHeadAttention inside.
+        It must be in eval mode: dropout would be part of the probabilities.
+    observe
+        Called once per attention layer, or once per slice.
+    gates
+        [layer, head] or [batch, layer, head]: multiplies every head's output before W_O, 0 silences the head.
+        Gradients flow to them. A model of several stacks takes a dict by stack ("encoder", "decoder", "cross").
+    way
+        "exact" or "fast", as above. The scores of both agree to 1e-6 in float32.
+    slice_bytes
+        How large the probabilities of one slice may be in the fast way.
+
+    Yields
+    ------
+    The attention layers found, in order.
+
+    Raises
+    ------
+    UnsupportedModel
+        The model does not compute its attention through the interface.
+    CaptureError
+        Train mode, gates of the wrong shape, or a capture inside a capture of the same model.
+    """
+    sites = attention_sites(model)
+    _check_ready(model, sites)
+    tap = _Tap(model, observe, _gates_by_stack(gates, sites), way, slice_bytes)
+    with ExitStack() as stack:
+        stack.enter_context(_tapped(tap, sites))
+        stack.enter_context(_switched(model))
+        stack.enter_context(_prepared_forward(model, tap))
+        yield sites
+
+
+# ------------------------------------------------------------------------------------------- what runs inside a layer
+
+
+@dataclass(eq=False)
+class _Tap:
+    """What one capture knows; found from inside a running layer by the layer's module."""
+
+    model: nn.Module
+    observe: Observe | None
+    gates: dict[Stack, Tensor]
+    way: Way
+    slice_bytes: int
+    sites: dict[int, list[Site]] = field(default_factory=dict)  # by id of the module, in order of their calls
+    calls: Counter[int] = field(default_factory=Counter)  # of modules that serve several layers
+
+    def next_site(self, module: nn.Module) -> Site:
+        sites = self.sites[id(module)]
+        self.calls[id(module)] += 1
+        return sites[(self.calls[id(module)] - 1) % len(sites)]
+
+    def deliver(self, site: Site, attention: LayerAttention) -> None:
+        if self.observe is not None:
+            self.observe(attention)
+
+    def gate(self, site: Site, batch: int) -> Tensor | None:
+        """[1 or batch, head, 1, 1], to be multiplied into a context [batch, head, query, dim]."""
+        gates = self.gates.get(site.stack)
+        if gates is None:
+            return None
+        if gates.dim() == 3 and gates.shape[0] != batch:
+            raise CaptureError(f"gates are for a batch of {gates.shape[0]}, the model runs a batch of {batch}.")
+        return gates[..., site.layer, :].reshape(-1, gates.shape[-1], 1, 1)
+
+
+_TAPS: WeakKeyDictionary[nn.Module, _Tap] = WeakKeyDictionary()
+_SWITCHED: dict[int, tuple[Any, str | None, int]] = {}  # config id -> config, its own implementation, captures in force
+_LOCK = threading.Lock()
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """The function that transformers calls. Returns the context [batch, query, head, dim] and the probabilities."""
+    is_causal = _is_causal(module, kwargs)
+    tap = _TAPS.get(module)
+    if tap is None:  # another model that shares a switched config: it must compute what it always computes
+        return _eager(module, query, key, value, attention_mask, is_causal, kwargs)
+    if module.training and kwargs.get("dropout"):
+        raise CaptureError("The model went into train mode during capture; call model.eval().")
+    site = tap.next_site(module)
+    if tap.way == "fast" and _is_plain(module, kwargs):
+        return _attend_in_slices(tap, site, query, key, value, attention_mask, is_causal, kwargs.get("scaling"))
+    context, probs = _eager(module, query, key, value, attention_mask, is_causal, kwargs)
+    start = _query_start(site, query, key, attention_mask)
+    attention = LayerAttention(
+        site.layer, query, key, value, probs, context.transpose(1, 2), start, site.stack, is_causal, kwargs.get("scaling")
+    )
+    tap.deliver(site, attention)
+    gate = tap.gate(site, query.shape[0])
+    return (context if gate is None else context * gate.transpose(1, 2)), probs
+
+
+def _eager(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    kwargs: dict[str, Any],
+) -> tuple[Tensor, Tensor]:
+    mask = _additive(mask, query, key.shape[2], is_causal)
+    if getattr(module, "reorder_and_upcast_attn", False):  # GPT-2 takes this branch only under the literal name "eager"
+        return module._upcast_and_reordered_attn(query, key, value, mask)
+    return _eager_function(module)(module, query, key, value, mask, **kwargs)
+
+
+def _attend_in_slices(
+    tap: _Tap,
+    site: Site,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    is_causal: bool,
+    scaling: float | None,
+) -> tuple[Tensor, None]:
+    batch, heads, queries, dim = query.shape
+    scale = dim**-0.5 if scaling is None else scaling
+    start = _query_start(site, query, key, mask)
+    gate = tap.gate(site, batch)
+    rows = max(1, tap.slice_bytes // (batch * heads * key.shape[2] * query.element_size()))
+    rows = -(-queries // -(-queries // rows))  # the same number of slices, of nearly equal size
+    context = query.new_empty(batch, queries, heads, value.shape[-1])
+    causal = is_causal and mask is None and queries > 1
+    for first in range(0, queries, rows):
+        last = min(first + rows, queries)
+        keys = last if causal else key.shape[2]  # what no row of the slice may see need not be computed
+        seen = _causal_slice(first, last, query.device) if causal else _rows_of(mask, first, last)
+        q, k, v = query[:, :, first:last], key[:, :, :keys], value[:, :, :keys]
+        probs = _probs(q, k, seen, scale)
+        part = _mix(probs, v)
+        tap.deliver(
+            site, LayerAttention(site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale)
+        )
+        context[:, first:last] = (part if gate is None else part * gate).transpose(1, 2)
+    return context, None
+
+
+def _probs(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Probabilities [batch, head, query, key], in float32 at least; key/value heads are shared, not copied."""
+    batch, heads, queries, dim = query.shape
+    grouped = query.reshape(batch, key.shape[1], -1, dim)  # query heads of one key/value head are neighbours
+    scores = (grouped @ key.transpose(-1, -2)).view(batch, heads, queries, -1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + mask
+    return scores.softmax(dim=-1)
+
+
+def _mix(probs: Tensor, value: Tensor) -> Tensor:
+    """Context [batch, head, query, dim]: the values that each row attends to, weighted."""
+    batch, heads, queries, keys = probs.shape
+    grouped = probs.to(value.dtype).reshape(batch, value.shape[1], -1, keys)
+    return (grouped @ value).view(batch, heads, queries, -1)
+
+
+# ------------------------------------------------------------------------------------------------------- mask reading
+
+
+def _is_causal(module: nn.Module, kwargs: dict[str, Any]) -> bool:
+    """As transformers' own sdpa function reads it: the keyword wins over the module."""
+    told = kwargs.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if told is None else told)
+
+
+def _additive(mask: Tensor | None, query: Tensor, keys: int, is_causal: bool) -> Tensor | None:
+    """What eager attention adds to the scores: 0 where a key may be seen, the lowest number elsewhere."""
+    if mask is None and is_causal and query.shape[2] > 1:
+        mask = torch.ones(query.shape[2], keys, dtype=torch.bool, device=query.device).tril()[None, None]
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    # Many model files take the softmax in float32 even in float64, where float64's lowest number would be -inf and a row
+    # of padding NaN; float32's lowest hides a key just as well.
+    lowest = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
+    return torch.where(mask, torch.zeros((), device=mask.device, dtype=query.dtype), lowest)
+
+
+def _rows_of(mask: Tensor | None, first: int, last: int) -> Tensor | None:
+    return mask if mask is None or mask.shape[2] == 1 else mask[:, :, first:last]
+
+
+def _causal_slice(first: int, last: int, device: torch.device) -> Tensor:
+    return torch.ones(last - first, last, dtype=torch.bool, device=device).tril(first)
+
+
+def _query_start(site: Site, query: Tensor, key: Tensor, mask: Tensor | None) -> int:
+    """Position of the first query row among the keys: with a cache the rows of earlier tokens are not computed again."""
+    past = key.shape[2] - query.shape[2]
+    if site.stack == "cross" or past <= 0:
+        return 0
+    if mask is None or mask.shape[2] != query.shape[2]:
+        return past
+    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    seen = allowed[:, :, 0].any(dim=0).any(dim=0)  # [key]; a static cache has room beyond the present token
+    return int(seen.nonzero().max()) if seen.any() else past
+
+
+def _is_plain(module: nn.Module, kwargs: dict[str, Any]) -> bool:
+    if getattr(module, "reorder_and_upcast_attn", False):
+        return False
+    return all(value is None or name in _HARMLESS for name, value in kwargs.items())
+
+
+def _eager_function(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    return getattr(sys.modules[type(module).__module__], "eager_attention_forward")  # noqa: B009  (of the model's own file)
+
+
+# --------------------------------------------------------------------------------------------- entering and leaving
+
+
+def _check_ready(model: nn.Module, sites: list[Site]) -> None:
+    if model.training or any(site.module.training for site in sites):
+        raise CaptureError("The model is in train mode, where dropout is part of the probabilities; call model.eval().")
+    for site in sites:
+        if not isinstance(site.module, MultiHeadAttention) and not hasattr(
+            sys.modules[type(site.module).__module__], "eager_attention_forward"
+        ):
+            raise UnsupportedModel(f"{site} has no eager_attention_forward in its file, so it cannot be watched exactly.")
+
+
+def _gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Site]) -> dict[Stack, Tensor]:
+    if gates is None:
+        return {}
+    layers = Counter(site.stack for site in sites)
+    if isinstance(gates, Tensor):
+        if len(layers) > 1:
+            raise CaptureError(f"The model has the stacks {sorted(layers)}: pass gates as a dict, one tensor a stack.")
+        gates = {next(iter(layers)): gates}
+    for stack, tensor in gates.items():
+        if stack not in layers:
+            raise CaptureError(f"There are gates for the stack {stack!r}; the model has {sorted(layers)}.")
+        heads = _heads_of(next(site for site in sites if site.stack == stack))
+        if tensor.dim() not in (2, 3) or tensor.shape[-2] != layers[stack] or (heads and tensor.shape[-1] != heads):
+            raise CaptureError(
+                f"Gates must be [layer, head] or [batch, layer, head] with {layers[stack]} layers"
+                f"{f' and {heads} heads' if heads else ''}, got {tuple(tensor.shape)}."
+            )
+    return dict(gates)
+
+
+def _heads_of(site: Site) -> int | None:
+    module = site.module
+    names = ("num_heads", "num_attention_heads", "n_heads")
+    own = next((getattr(module, name) for name in names if isinstance(getattr(module, name, None), int)), None)
+    return own or getattr(getattr(module, "config", None), "num_attention_heads", None)
+
+
+@contextmanager
+def _tapped(tap: _Tap, sites: list[Site]) -> Iterator[None]:
+    modules = list({id(site.module): site.module for site in sites}.values())
+    with _LOCK:
+        if any(module in _TAPS for module in modules):
+            raise CaptureError("This model is being captured already; give one capture both observe and gates.")
+        for site in sites:
+            tap.sites.setdefault(id(site.module), []).append(site)
+        for module in modules:
+            _TAPS[module] = tap
+            if isinstance(module, MultiHeadAttention):
+                module.tap = partial(_own_layer, tap, module)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for module in modules:
+                _TAPS.pop(module, None)
+                if isinstance(module, MultiHeadAttention):
+                    module.tap = None
+
+
+def _own_layer(tap: _Tap, module: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, probs: Tensor, context: Tensor) -> Tensor:
+    site = tap.next_site(module)
+    start = 0 if site.stack == "cross" else max(0, k.shape[2] - q.shape[2])
+    tap.deliver(site, LayerAttention(site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling))
+    gate = tap.gate(site, q.shape[0])
+    return context if gate is None else context * gate
+
+
+@contextmanager
+def _switched(model: nn.Module) -> Iterator[None]:
+    """Put every config of the model on our attention function, and back. Configs may be shared between models."""
+    configs = _configs_of(model)
+    with _LOCK:
+        for config in configs:
+            _, own, users = _SWITCHED.get(id(config), (config, config._attn_implementation_internal, 0))
+            _SWITCHED[id(config)] = (config, own, users + 1)
+            config._attn_implementation_internal = NAME
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for config in configs:
+                _, own, users = _SWITCHED.pop(id(config))
+                if users > 1:
+                    _SWITCHED[id(config)] = (config, own, users - 1)
+                else:
+                    config._attn_implementation_internal = own
+
+
+def _configs_of(model: nn.Module) -> list[Any]:
+    found: dict[int, Any] = {}
+    waiting = [config for module in model.modules() if (config := getattr(module, "config", None)) is not None]
+    while waiting:
+        config = waiting.pop()
+        if id(config) in found or not hasattr(config, "_attn_implementation_internal"):
+            continue
+        found[id(config)] = config
+        waiting += [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    return list(found.values())
+
+
+@contextmanager
+def _prepared_forward(model: nn.Module, tap: _Tap) -> Iterator[None]:
+    """Before every forward pass: count the calls of shared layers anew, and give a left-padded batch its positions."""
+    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)] or [model]
+    handles = [m.register_forward_pre_hook(partial(_before_forward, tap), with_kwargs=True) for m in models]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _before_forward(tap: _Tap, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tap.calls.clear()
+    given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    given = {**given, **given.pop("kwargs", {})}
+    mask = given.get("attention_mask")
+    cached = any(given.get(name) is not None for name in ("cache", "past_key_values"))
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or cached or bool(mask[:, 0].all()):
+        return None
+    family = getattr(getattr(model, "config", None), "model_type", "")
+    if given.get("position_ids") is not None or family in _SELF_POSITIONED:
+        return None
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise CaptureError(f"{type(model).__name__} counts positions from the left edge: pad its batches on the right.")
+    positions = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)
+    return args, {**kwargs, "position_ids": positions}
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,137 @@
+"""Attention of a few texts as arrays, for notebooks. What is large is scored as it streams by (`profile`), not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headlens.arch import attention_sites, output_projection, output_weight
+from headlens.attention import head_contributions
+from headlens.capture import capture
+from headlens.encode import encode_texts, max_length_of, token_strings
+from headlens.errors import CaptureError, CorpusError
+from headlens.models import head_counts
+from headlens.records import Batch, LayerAttention
+
+What = Literal["q", "k", "v", "probs", "context", "contribution"]
+
+LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Attention of one text, without padding. The arrays asked for; the others are None.
+
+    q, context [layer, head, token, dim]; k, v [layer, kv, token, dim]; probs [layer, head, query, key];
+    contribution [layer, head, token, hidden], what each head adds to the residual stream (the bias belongs to none).
+    """
+
+    text: str
+    tokens: list[str]
+    special: NDArray[np.bool_]  # True where the tokenizer added the token
+    q: NDArray[np.float32] | None = None
+    k: NDArray[np.float32] | None = None
+    v: NDArray[np.float32] | None = None
+    probs: NDArray[np.float32] | None = None
+    context: NDArray[np.float32] | None = None
+    contribution: NDArray[np.float32] | None = None
+
+
+def collect(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: str | Sequence[str],
+    what: Sequence[What] = ("q", "k", "v", "probs", "context"),
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+) -> list[Collected]:
+    """What every head computes on each text. Of an encoder-decoder model, its encoder.
+
+    Parameters
+    ----------
+    what
+        Which arrays: "q", "k", "v", "probs", "context", "contribution".
+    limit_bytes
+        Refuse to keep more than this; the default is 1 GiB.
+
+    Raises
+    ------
+    CaptureError
+        An unknown name in `what`, or more memory needed than `limit_bytes`.
+    CorpusError
+        No text, or one that is longer than the model takes.
+    """
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    unknown = sorted(set(what) - set(get_args(What)))
+    if unknown:
+        raise CaptureError(f"collect knows {', '.join(get_args(What))}, got {', '.join(unknown)}.")
+    network = model.base_model
+    network = network.get_encoder() if network.config.is_encoder_decoder else network
+    encoded = encode_texts(texts, tokenizer, max_length=max_length_of(network.config, tokenizer))
+    if encoded.cut_documents or encoded.empty:
+        raise CorpusError(
+            f"{encoded.cut_documents} of {len(texts)} texts are longer than the {encoded.max_length} tokens that the model "
+            f"takes, and {encoded.empty} have no token: shorten or leave them out."
+        )
+    _check_memory(network, encoded.batches, what, limit_bytes)
+    found: dict[int, Collected] = {}
+    for batch in encoded.batches:
+        found |= _of_batch(network, tokenizer, texts, batch.to(network.device), what)
+    return [found[i] for i in range(len(texts))]
+
+
+def bytes_needed(model: PreTrainedModel, lengths: Sequence[int], what: Sequence[What]) -> int:
+    """Bytes of float32 arrays for texts of these many tokens."""
+    sizes = head_counts(model.config)
+    heads, kv, dim, hidden = (sizes[name] for name in ("heads", "kv_heads", "head_dim", "hidden"))
+    per_token = {"q": heads * dim, "k": kv * dim, "v": kv * dim, "context": heads * dim, "contribution": heads * hidden}
+    numbers = sum(sum(per_token.get(name, heads * n) for name in what) * n for n in lengths)
+    return 4 * sizes["layers"] * numbers
+
+
+def _check_memory(model: PreTrainedModel, batches: list[Batch], what: Sequence[What], limit: int) -> None:
+    lengths = [int(n) for batch in batches for n in batch.attention_mask.sum(dim=-1)]
+    needed = bytes_needed(model, lengths, what)
+    if needed > limit:
+        raise CaptureError(
+            f"{', '.join(what)} of {len(lengths)} texts take {needed / 2**20:,.0f} MiB, more than the limit of "
+            f"{limit / 2**20:,.0f} MiB: ask for less, or raise limit_bytes."
+        )
+
+
+def _of_batch(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], batch: Batch, what: Sequence[What]
+) -> dict[int, Collected]:
+    layers: list[dict[str, torch.Tensor]] = []
+    weights = [_w_out(model, i) for i in range(len(attention_sites(model)))] if "contribution" in what else []
+
+    def keep(attention: LayerAttention) -> None:
+        kept = {name: getattr(attention, name) for name in what if name != "contribution"}
+        if weights:
+            kept["contribution"] = head_contributions(attention.context, weights[attention.layer])
+        layers.append({name: value.float().cpu() for name, value in kept.items()})
+
+    with torch.inference_mode(), capture(model, keep):
+        model(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long())
+    found = {}
+    for row, document in enumerate(batch.document.tolist()):
+        real = batch.attention_mask[row].cpu()
+        arrays = {}
+        for name in what:
+            stacked = torch.stack([layer[name][row] for layer in layers])[:, :, real]
+            arrays[name] = (stacked[..., real] if name == "probs" else stacked).numpy()
+        ids = batch.input_ids[row].cpu()[real].tolist()
+        special = batch.special[row].cpu()[real].numpy()
+        found[document] = Collected(texts[document], token_strings(tokenizer, ids), special, **arrays)
+    return found
+
+
+def _w_out(model: PreTrainedModel, layer: int) -> torch.Tensor:
+    projection = output_projection(model, attention_sites(model)[layer])
+    return output_weight(projection, head_counts(model.config)["heads"])

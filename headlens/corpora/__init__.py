@@ -1,0 +1,55 @@
+"""Where documents come from. No torch here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from itertools import chain, islice
+from pathlib import Path
+
+from headlens.corpora.text import Unit, existing_file, open_file, read_text
+from headlens.documents import Document
+from headlens.errors import CorpusError
+
+__all__ = ["Unit", "describe_files", "read_corpus", "read_text", "sample_path"]
+
+StrPath = str | os.PathLike[str]
+
+
+def read_corpus(paths: StrPath | Iterable[StrPath], *, unit: Unit = "line", limit: int | None = None) -> list[Document]:
+    """The documents of one text file or of several in the given order, at most `limit` of them (None = all).
+
+    All files are looked up before the first is read, and none is read beyond `limit`.
+    Raises CorpusError as `read_text` does, for a limit below 1, and where no file is named.
+    """
+    if limit is not None and limit < 1:
+        raise CorpusError(f"The limit on documents is at least 1 (leave it out to read all of them); got {limit}.")
+    documents = [read_text(path, unit=unit) for path in _listed(paths)]
+    return list(islice(chain.from_iterable(documents), limit))
+
+
+def sample_path() -> Path:
+    """The English sample that comes with headlens: one document a line, described in README.md beside it."""
+    return Path(__file__).with_name("sample.txt")
+
+
+def describe_files(paths: StrPath | Iterable[StrPath]) -> list[dict[str, str | int]]:
+    """What a report needs to name the very same data again: of every file `name`, `sha256` and `bytes` (its size)."""
+    return [_description(existing_file(path)) for path in _listed(paths)]
+
+
+def _listed(paths: StrPath | Iterable[StrPath]) -> list[StrPath]:
+    listed: list[StrPath] = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not listed:
+        raise CorpusError("A corpus needs at least one text file; none was named.")
+    return listed
+
+
+def _description(file: Path) -> dict[str, str | int]:
+    digest, size = hashlib.sha256(), 0
+    with open_file(file) as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return {"name": file.name, "sha256": digest.hexdigest(), "bytes": size}

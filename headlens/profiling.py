@@ -1,0 +1,279 @@
+"""A profile: one model over one corpus, every score of every head, and all that tells how it came about."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import headlens
+from headlens.analyze import Tally, analyze
+from headlens.analyzers import ANALYZERS
+from headlens.capture import Way
+from headlens.corpora import Unit, describe_files, read_corpus, sample_path
+from headlens.documents import Document
+from headlens.encode import Encoded, encode, max_length_of
+from headlens.errors import CorpusError, OutputError, UnsupportedModel
+from headlens.files import atomic_write
+from headlens.models import LoadedModel, head_counts, load_model
+from headlens.scores import ScoreTable
+from headlens.selfcheck import check_model
+
+PROFILE_SCHEMA = "headlens.profile/1"
+BATCH_TOKENS = 4096
+
+Corpus: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Sequence[Document] | None
+Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Scores of every head of a model, and their provenance (plain values, as in profile.json)."""
+
+    scores: ScoreTable
+    provenance: dict[str, Any]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write scores.parquet, scores.csv, report.html and profile.json; each file is replaced in one step.
+
+        profile.json comes last: a folder that has it is complete.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be written to. What was there stays.
+        """
+        from headlens.report import write_report
+
+        folder = Path(folder)
+        start = time.perf_counter()
+        report = folder / "report.html"
+        write_report(self.scores, self.provenance, report)
+        self.provenance["run"]["seconds"]["report"] = time.perf_counter() - start
+        self.scores.save(folder)
+        text = json.dumps({"schema": PROFILE_SCHEMA, **self.provenance}, indent=2, ensure_ascii=False)
+        atomic_write(folder / "profile.json", lambda path: path.write_text(text + "\n", encoding="utf-8") and None)
+        return report
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Profile:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        OutputError
+            There is no profile, or one of another schema.
+        """
+        path = Path(folder) / "profile.json"
+        try:
+            provenance = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise OutputError(f"{path} is not there; give the folder that `headlens profile --out` wrote.") from None
+        except (OSError, ValueError) as reason:
+            raise OutputError(f"{path} cannot be read ({reason}); run the profile again.") from None
+        schema = provenance.pop("schema", None) if isinstance(provenance, dict) else None
+        if schema != PROFILE_SCHEMA:
+            raise OutputError(f"{path} has the schema {schema!r}, this headlens reads {PROFILE_SCHEMA!r}.")
+        return cls(ScoreTable.load(folder), provenance)
+
+    def _repr_html_(self) -> str:
+        from headlens.report import render_summary
+
+        return render_summary(self.scores, self.provenance)
+
+
+def profile(
+    model: str | LoadedModel | PreTrainedModel,
+    corpus: Corpus = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    unit: Unit = "line",
+    limit: int | None = None,
+    max_length: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    seed: int = 0,
+    way: Way = "fast",
+    progress: Progress | None = None,
+) -> Profile:
+    """Score every attention head of a model on a corpus.
+
+    Parameters
+    ----------
+    model
+        A hub id, a folder, a bundled name ("minilm"), what `load_model` gave, or a transformers model with its
+        `tokenizer`. Of a model with a task head the base model is run, of an encoder-decoder model the encoder.
+    corpus
+        A text file or several, or a list of Documents (see `headlens.texts`); None takes the bundled English sample.
+    device, dtype, revision
+        As for `load_model`; only where `model` is a name.
+    unit
+        What is a document of a text file: a "line" or a "paragraph".
+    limit
+        Only the first documents.
+    max_length
+        Tokens of one input, special ones included; None means as many as the model takes. Longer documents are cut
+        into windows.
+    batch_tokens
+        Tokens of one forward pass; results do not depend on it.
+    seed
+        Of the bootstrap.
+    way
+        "fast" or "exact"; see `capture`.
+
+    Raises
+    ------
+    UnsupportedModel, CorpusError, SelfCheckFailed, CaptureError
+        Each with a sentence that says what to do.
+    """
+    clock = _Clock()
+    report = progress or (lambda _what, _done, _of: None)
+    documents, files = _read(corpus, unit, limit)
+    report("loading the model", 0, 1)
+    loaded = _loaded(model, tokenizer, device=device, dtype=dtype, revision=revision)
+    network = network_of(loaded.model)
+    clock.lap("load")
+    report("checking the model against itself", 0, 1)
+    check = check_model(network)
+    clock.lap("selfcheck")
+    words = loaded.require_tokenizer()
+    room = max_length_of(network.config, words)
+    if max_length is not None and max_length > room:
+        raise CorpusError(f"max_length is {max_length}, and {loaded.name!r} takes at most {room} tokens.")
+    encoded = encode(documents, words, max_length=max_length or room, batch_tokens=batch_tokens)
+    clock.lap("encode")
+    tally = _run(network, encoded, way, report)
+    clock.lap("pass")
+    scores = tally.scores(seed=seed)
+    clock.lap("statistics")
+    provenance = {
+        "headlens": headlens.__version__,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": _command(loaded.name, corpus),
+        "seed": seed,
+        "model": {**loaded.provenance, "stack": "encoder" if loaded.provenance["is_encoder_decoder"] else None},
+        "corpus": _corpus_facts(files, encoded, unit, limit),
+        "run": {
+            "device": str(network.device),
+            "threads": torch.get_num_threads(),
+            "batch_tokens": batch_tokens,
+            "capture": way,
+            "folds": tally.folds,
+            "seconds": clock.laps,
+        },
+        "versions": _versions(),
+        "selfcheck": check.to_dict(),
+        "notes": _notes(encoded, loaded),
+    }
+    return Profile(scores, provenance)
+
+
+def _read(corpus: Corpus, unit: Unit, limit: int | None) -> tuple[list[Document], list[dict[str, Any]]]:
+    if isinstance(corpus, Sequence) and not isinstance(corpus, str) and any(isinstance(d, Document) for d in corpus):
+        documents = [d for d in corpus if isinstance(d, Document)]
+        return documents[:limit], []
+    paths: Any = sample_path() if corpus is None else corpus
+    documents = read_corpus(paths, unit=unit, limit=limit)
+    return documents, [dict(facts) for facts in describe_files(paths)]
+
+
+def _loaded(
+    model: str | LoadedModel | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, **options: Any
+) -> LoadedModel:
+    if isinstance(model, LoadedModel):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        return load_model(str(model), **options)
+    if tokenizer is None:
+        raise UnsupportedModel("A model that is passed as an object needs its tokenizer: profile(model, tokenizer=...).")
+    name = Path(str(getattr(model, "name_or_path", "") or type(model).__name__)).name
+    provenance = {
+        "name": name,
+        "source": "a model in memory",
+        "revision": getattr(model.config, "_commit_hash", None),
+        "family": model.config.model_type,
+        "class": type(model).__name__,
+        **head_counts(model.config),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "weights_sha256": None,
+        "is_encoder_decoder": bool(model.config.is_encoder_decoder),
+    }
+    return LoadedModel(model, tokenizer, name, "a model in memory", provenance)
+
+
+def network_of(model: PreTrainedModel) -> PreTrainedModel:
+    """What is run: no task head (nobody asks for its logits), and of two stacks the encoder."""
+    base = model.base_model
+    return base.get_encoder() if base.config.is_encoder_decoder else base
+
+
+def _run(network: PreTrainedModel, encoded: Encoded, way: Way, report: Progress) -> Tally:
+    done = 0
+
+    def count(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        report("scoring heads", done, encoded.tokens)
+
+    analyzers = [make() for make in ANALYZERS.values()]
+    return analyze(network, encoded.batches, analyzers, documents=encoded.documents, way=way, progress=count)
+
+
+class _Clock:
+    """Seconds of each part of a run."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._start = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = now - self._start
+        self._start = now
+
+
+def _command(name: str, corpus: Corpus) -> str:
+    """What a person would type; the command line puts its own words here."""
+    return f"headlens.profile({name!r}{'' if corpus is None else ', ...'})"
+
+
+def _corpus_facts(files: list[dict[str, Any]], encoded: Encoded, unit: Unit, limit: int | None) -> dict[str, Any]:
+    counts = "documents empty cut_documents windows inputs tokens scored_tokens max_length".split()
+    return {"files": files, "unit": unit, "limit": limit, **{name: getattr(encoded, name) for name in counts}}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("torch", "transformers", "tokenizers", "numpy", "scipy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # a build of torch may come under another name
+            found[package] = "unknown"
+    return found
+
+
+def _notes(encoded: Encoded, loaded: LoadedModel) -> list[str]:
+    notes = []
+    if encoded.cut_documents:
+        notes.append(
+            f"{encoded.cut_documents} of {encoded.documents} documents are longer than {encoded.max_length} tokens "
+            f"and were cut into {encoded.windows} windows."
+        )
+    if encoded.empty:
+        notes.append(f"{encoded.empty} documents gave no token and were left out.")
+    if loaded.provenance["is_encoder_decoder"]:
+        notes.append("The model has an encoder and a decoder; the scores are those of the encoder's self-attention.")
+    return notes

@@ -1,0 +1,90 @@
+"""What flows from a corpus through a running model to the analyzers.
+
+Axis names used in the whole package: batch token query key (token positions) head kv (key/value head) layer dim hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Stack = Literal["encoder", "decoder", "cross"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one forward pass, padded on the right or on the left.
+
+    `special` marks the tokens that the tokenizer added ([CLS], <s>, ...); `document` tells which document of the
+    corpus each row belongs to (several rows when a long text was cut into windows).
+    """
+
+    input_ids: Int[Tensor, "batch token"]
+    attention_mask: Bool[Tensor, "batch token"]  # True = a real token
+    special: Bool[Tensor, "batch token"]
+    document: Int[Tensor, " batch"]
+    token_classes: dict[str, Bool[Tensor, "batch token"]] = field(default_factory=dict)  # "cls", "full_stop", ...
+    _derived: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def rows(self) -> Bool[Tensor, "batch token"]:
+        """The tokens whose attention is scored: neither special nor padding."""
+        return self.attention_mask & ~self.special
+
+    @cached_property
+    def first(self) -> Int[Tensor, " batch"]:
+        """Index of each row's first real token (0 unless the batch is padded on the left)."""
+        return self.attention_mask.int().argmax(dim=-1)
+
+    def visible(self, is_causal: bool) -> Int[Tensor, "batch token"]:
+        """How many keys each token can see: all real tokens, or those up to itself."""
+        real = self.attention_mask.long()
+        return real.cumsum(dim=-1) if is_causal else real.sum(dim=-1, keepdim=True).expand_as(real)
+
+    def derived(self, name: str, make: Callable[[Batch], Tensor]) -> Tensor:
+        """`make(batch)`, computed once: every layer of the model asks for the same masks."""
+        if name not in self._derived:
+            self._derived[name] = make(self)
+        return self._derived[name]
+
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch(
+            self.input_ids.to(device),
+            self.attention_mask.to(device),
+            self.special.to(device),
+            self.document.to(device),
+            {name: member.to(device) for name, member in self.token_classes.items()},
+        )
+
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """What one attention layer computed for one batch, or for one slice of its query rows. Lives for the call only.
+
+    `q` and `k` are as they enter the dot product (after rotary embedding), `k` and `v` have the model's own number of
+    key/value heads, `probs` is after the softmax, `context` is each head's output before W_O and before any gate.
+    Row i of `probs` belongs to position `query_start + i`; positions of queries and keys share one count. The key axis
+    of a slice may end early, where no row of it may look further (causal models).
+    """
+
+    layer: int  # 0-based within its stack
+    q: Float[Tensor, "batch head query dim"]
+    k: Float[Tensor, "batch kv key dim"]
+    v: Float[Tensor, "batch kv key dim_v"]
+    probs: Float[Tensor, "batch head query key"]
+    context: Float[Tensor, "batch head query dim_v"]
+    query_start: int = 0
+    stack: Stack = "encoder"
+    is_causal: bool = False
+    scaling: float | None = None  # what q @ k was multiplied by; None where the model file does it itself
+
+    @cached_property
+    def strongest(self) -> tuple[Float[Tensor, "batch head query"], Int[Tensor, "batch head query"]]:
+        """Largest probability of every row and its first key. Computed once for all analyzers."""
+        return torch.max(self.probs, dim=-1)

@@ -1,0 +1,133 @@
+"""Provenance in words. It comes from JSON and any key may be missing: then its words are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from headlens.report.numbers import count
+from headlens.scores import ScoreTable
+
+Provenance = Mapping[str, Any]
+
+_NAMED_FILES = 3
+
+
+def at(provenance: object, *path: str) -> Any:
+    """The entry at a path of keys; None where it or anything on the way to it is missing."""
+    for key in path:
+        if not isinstance(provenance, Mapping):
+            return None
+        provenance = provenance.get(key)
+    return provenance
+
+
+def title(scores: ScoreTable, provenance: Provenance) -> str:
+    heads = scores.n_present
+    whose = f" of {name}" if (name := at(provenance, "model", "name")) else ""
+    return f"What the {f'{heads:,} heads' if heads != 1 else 'one head'}{whose} attend{'s' if heads == 1 else ''} to"
+
+
+def header_facts(scores: ScoreTable, provenance: Provenance) -> list[tuple[str, str]]:
+    """Lines (term, words) for the top of a page: model, corpus, date, notes. The self-check has a place of its own."""
+    lines = [
+        ("Model", ", ".join(_model_words(scores, provenance))),
+        ("Corpus", ", ".join(_corpus_words(provenance))),
+        ("Date", _date(at(provenance, "created"))),
+        *(("Note", str(note)) for note in _listed(at(provenance, "notes"))),
+    ]
+    return [(term, words) for term, words in lines if words]
+
+
+def selfcheck(provenance: Provenance) -> tuple[bool, str] | None:
+    """Whether the self-check passed and its line; None where nothing is said about it."""
+    passed = at(provenance, "selfcheck", "passed")
+    if passed is None:
+        return None
+    line = at(provenance, "selfcheck", "line")
+    return bool(passed), f"{'passed' if passed else 'failed'}{f': {line}' if line else ''}"
+
+
+def laws(provenance: Provenance) -> list[tuple[str, str, str]]:
+    """Law, error and tolerance of every check that was made."""
+    rows = _listed(at(provenance, "selfcheck", "laws"))
+    return [(_plain(at(row, "law")), _plain(at(row, "error")), _plain(at(row, "tolerance"))) for row in rows]
+
+
+def flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Everything in the provenance, one line for each leaf: `model.heads`, `corpus.files[0].name`."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from flat(entry, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for place, entry in enumerate(value):
+            yield from flat(entry, f"{path}[{place}]")
+    elif value is not None:
+        yield path, _plain(value)
+
+
+def _model_words(scores: ScoreTable, provenance: Provenance) -> Iterator[str]:
+    model = at(provenance, "model")
+    if name := at(model, "name"):
+        yield str(name)
+    is_causal = at(model, "is_causal")
+    if is_causal is not None:
+        yield "causal" if is_causal else "bidirectional"
+    yield f"{scores.n_layers} {_of('layer', scores.n_layers)} × {scores.n_heads} {_of('head', scores.n_heads)}"
+    kv_heads = at(model, "kv_heads")
+    if kv_heads is not None and kv_heads != at(model, "heads"):
+        yield f"{_plain(kv_heads)} key/value heads a layer"
+    if parameters := at(model, "parameters"):
+        yield f"{_amount(parameters)} parameters"
+    if dtype := at(model, "dtype"):
+        yield str(dtype)
+
+
+def _corpus_words(provenance: Provenance) -> Iterator[str]:
+    corpus = at(provenance, "corpus")
+    files = [str(name) for file in _listed(at(corpus, "files")) if (name := at(file, "name"))]
+    if files:
+        more = len(files) - _NAMED_FILES
+        yield " + ".join(files[:_NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
+    for key, words in _CORPUS_COUNTS.items():
+        number = at(corpus, key)
+        if number:  # no documents cut, no windows: nothing to tell
+            yield words.format(_amount(number))
+
+
+_CORPUS_COUNTS = {
+    "documents": "{} documents",
+    "tokens": "{} tokens",
+    "scored_tokens": "{} of them scored",
+    "cut_documents": "{} documents cut",
+    "windows": "{} windows",
+}
+
+
+def _date(created: object) -> str:
+    if not isinstance(created, str):
+        return ""
+    try:
+        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    except ValueError:
+        return created
+    return f"{moment.day} {moment:%B %Y, %H:%M %Z}".strip()
+
+
+def _amount(value: object) -> str:
+    return count(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _listed(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _of(noun: str, number: int) -> str:
+    return noun if number == 1 else f"{noun}s"

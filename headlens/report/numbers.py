@@ -1,0 +1,42 @@
+"""How numbers are printed: shares without a leading zero (.731), a true minus sign, groups of three digits."""
+
+from __future__ import annotations
+
+import math
+
+from headlens.scores import Unit
+
+NOT_DEFINED = "not defined"
+
+
+def number(value: float, unit: Unit, *, digits: int | None = None) -> str:
+    """A score as it stands in tables and sentences; shares have three decimals, other units two."""
+    if math.isnan(value):
+        return NOT_DEFINED
+    if digits is None:
+        digits = 3 if unit == "share" else 2
+    text = f"{abs(value):.{digits}f}"
+    is_zero = float(text) == 0
+    if unit == "share":
+        text = text.removeprefix("0")
+        if is_zero and value > 0:  # ".000" would deny that there is anything
+            return "<" + f"{10**-digits:.{digits}f}".removeprefix("0")
+    return text if value >= 0 or is_zero else "−" + text
+
+
+def interval(low: float, high: float, unit: Unit) -> str:
+    if math.isnan(low) or math.isnan(high):
+        return "none"
+    return f"{number(low, unit)} to {number(high, unit)}"
+
+
+def count(value: float) -> str:
+    """A whole number with its thousands set apart; what is not whole keeps one decimal."""
+    if math.isnan(value):
+        return NOT_DEFINED
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def amount(number_of: int, noun: str) -> str:
+    """`1 head`, `12 heads`."""
+    return f"{number_of:,} {noun}" if number_of == 1 else f"{number_of:,} {noun}s"

@@ -1,0 +1,252 @@
+"""Proof, before any number, that what is captured is what the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headlens.arch import Site, attention_sites, output_bias, output_projection, output_weight
+from headlens.attention import repeat_kv
+from headlens.capture import Way, capture
+from headlens.errors import SelfCheckFailed, UnsupportedModel
+from headlens.records import LayerAttention
+
+LENGTHS = (17, 9)  # tokens of the two texts: one is padded
+# Largest error allowed, relative to the largest number compared (at least 1). Families that take their softmax in
+# float32 whatever the dtype (Llama and others) are no more exact than that in float64.
+TOLERANCES = {torch.float64: 5e-6, torch.float32: 1e-4, torch.bfloat16: 6e-2, torch.float16: 1e-2}
+
+
+@dataclass(frozen=True)
+class Law:
+    """One thing that must hold, the largest relative error found, and where."""
+
+    name: str
+    error: float
+    tolerance: float
+    where: str
+
+    @property
+    def holds(self) -> bool:
+        return self.error <= self.tolerance  # False for NaN too
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """The laws that were checked, and in words those that could not be."""
+
+    laws: tuple[Law, ...]
+    layers: int
+    unchecked: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return all(law.holds for law in self.laws)
+
+    @property
+    def line(self) -> str:
+        """One line for people."""
+        worst = max(self.laws, key=lambda law: law.error / law.tolerance if law.error == law.error else float("inf"))
+        if not self.passed:
+            return f"failed: {worst.name} in {worst.where} by {worst.error:.1e} (allowed {worst.tolerance:.0e})"
+        missing = f"; not checked: {'; '.join(self.unchecked)}" if self.unchecked else ""
+        return (
+            f"passed: {len(self.laws)} laws over {self.layers} layers hold, "
+            f"largest error {worst.error:.1e} of {worst.tolerance:.0e} allowed ({worst.name}){missing}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        laws = [{"law": law.name, "error": law.error, "tolerance": law.tolerance, "where": law.where} for law in self.laws]
+        return {"passed": self.passed, "line": self.line, "laws": laws}
+
+
+def check_model(model: nn.Module, inputs: Mapping[str, Tensor] | None = None) -> SelfCheck:
+    """Check a model of transformers against itself, on two short random texts of which one is padded.
+
+    `inputs` replaces the texts: keyword arguments of the model, the padding (if any) marked in "attention_mask".
+
+    Raises
+    ------
+    SelfCheckFailed
+        A law does not hold; the message names law, layer and figure.
+    UnsupportedModel
+        The model's attention cannot be watched.
+    """
+    given = dict(inputs) if inputs is not None else _random_inputs(model)
+    check = _check(model, given)
+    for law in check.laws:
+        if not law.holds:
+            raise SelfCheckFailed(
+                f"Self-check failed: {law.name} does not hold in {law.where}: "
+                f"error {law.error:.2e}, allowed {law.tolerance:.0e}. No score of this model can be trusted."
+            )
+    return check
+
+
+def _check(model: nn.Module, inputs: dict[str, Tensor]) -> SelfCheck:
+    sites = attention_sites(model)
+    tolerance = TOLERANCES[next(model.parameters()).dtype]
+    real = inputs.get("attention_mask")
+    sinks = any(hasattr(site.module, "sinks") for site in sites)
+    with torch.inference_mode():
+        plain = _hidden(model(**inputs))
+        with _projected(model, sites) as outputs:
+            exact, hidden = _watched(model, inputs, "exact")
+        fast, _ = _watched(model, inputs, "fast")
+        laws = [_reported_once(exact, sites)]
+        if laws[0].holds:
+            compare = _Comparison(sites, exact, real, tolerance)
+            if not sinks:
+                ones = "rows of probabilities sum to 1"
+                laws.append(compare.law(ones, lambda a, _: (a.probs.sum(-1), torch.ones_like(a.probs[..., 0]))))
+            laws += [
+                compare.law("probabilities times values are the context", lambda a, _: (_mixed(a), a.context)),
+                compare.law("headlens's attention equals the model's", lambda a, i: (_merged(fast, sites[i]), a.context)),
+                _law("watching changes nothing", [(hidden, plain)], real, ["the model's output"], tolerance),
+            ]
+            if outputs is not None:
+                heads = "heads' contributions and the bias are the layer's output"
+                laws.append(compare.law(heads, lambda a, i: (_summed(a, model, sites[i]), outputs[i][:, None])))
+            if real is not None and len(real) > 1:
+                laws.append(_padded_equals_unpadded(model, inputs, sites, exact, tolerance))
+    unchecked = ["heads' contributions (output projection unknown)"] if outputs is None else []
+    unchecked += ["rows sum to 1 (the model has learned sinks)"] if sinks else []
+    return SelfCheck(tuple(laws), len(sites), tuple(unchecked))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Compares two [batch, head, query, ...] tensors of every layer, on rows that are real tokens."""
+
+    sites: list[Site]
+    layers: list[LayerAttention]
+    real: Tensor | None
+    tolerance: float
+
+    def law(self, name: str, sides: Callable[[LayerAttention, int], tuple[Tensor, Tensor]]) -> Law:
+        pairs = [sides(layer, i) for i, layer in enumerate(self.layers)]
+        aligned = [(a.transpose(1, 2), b.transpose(1, 2)) for a, b in pairs]
+        return _law(name, aligned, self.real, [str(site) for site in self.sites], self.tolerance)
+
+
+def _law(name: str, pairs: list[tuple[Tensor, Tensor]], real: Tensor | None, where: list[str], tolerance: float) -> Law:
+    errors = [_error(a, b, real) for a, b in pairs]
+    worst = max(range(len(errors)), key=lambda i: errors[i] if errors[i] == errors[i] else float("inf"))
+    return Law(name, errors[worst], tolerance, where[worst])
+
+
+def _error(a: Tensor, b: Tensor, real: Tensor | None) -> float:
+    """Largest difference over [batch, token, ...] on real tokens, relative to the largest number (at least 1)."""
+    if real is not None and real.shape == a.shape[:2]:
+        a, b = a[real.bool()], b[real.bool()]
+    a, b = a.double(), b.double()
+    return float((a - b).abs().max() / b.abs().max().clamp_min(1))
+
+
+def _reported_once(exact: list[LayerAttention], sites: list[Site]) -> Law:
+    got = sorted((layer.stack, layer.layer) for layer in exact)
+    want = sorted((site.stack, site.layer) for site in sites)
+    missing = len(set(want) - set(got)) + abs(len(got) - len(want))
+    where = next((str(s) for s in sites if got.count((s.stack, s.layer)) != 1), "the model")
+    return Law("every layer is reported once", float(missing), 0.5, where)
+
+
+def _watched(model: nn.Module, inputs: dict[str, Tensor], way: Way) -> tuple[list[LayerAttention], Tensor]:
+    """What `capture` delivers, in the order of the model's attention layers, and what the model returns."""
+    seen: list[LayerAttention] = []
+    with capture(model, seen.append, way=way) as sites:
+        hidden = _hidden(model(**inputs))
+    order = {(site.stack, site.layer): i for i, site in enumerate(sites)}
+    return sorted(seen, key=lambda layer: order[layer.stack, layer.layer]), hidden
+
+
+def _hidden(output: Any) -> Tensor:
+    """The first tensor that a model returns: hidden states or logits."""
+    first = output if isinstance(output, Tensor) else output[0]
+    assert isinstance(first, Tensor)
+    return first
+
+
+def _merged(slices: list[LayerAttention], site: Site) -> Tensor:
+    parts = [s for s in slices if (s.stack, s.layer) == (site.stack, site.layer)]
+    return torch.cat([s.context for s in parts], dim=2)
+
+
+def _mixed(attention: LayerAttention) -> Tensor:
+    return attention.probs @ repeat_kv(attention.v, attention.probs.shape[1] // attention.v.shape[1])
+
+
+def _summed(attention: LayerAttention, model: nn.Module, site: Site) -> Tensor:
+    """[batch, 1, query, hidden]: the sum of what each head adds, and the bias."""
+    projection = output_projection(model, site)
+    weight = output_weight(projection, attention.context.shape[1])
+    total = torch.einsum("bhqd,hde->bqe", attention.context, weight)
+    bias = output_bias(projection)
+    return (total if bias is None else total + bias)[:, None]
+
+
+@contextmanager
+def _projected(model: nn.Module, sites: list[Site]) -> Iterator[list[Tensor] | None]:
+    """What the output projections return, in the order of the sites; None where the family's are not known."""
+    try:
+        projections = [output_projection(model, site) for site in sites]
+    except UnsupportedModel:
+        yield None
+        return
+    returned: dict[int, list[Tensor]] = {id(p): [] for p in projections}
+    outputs: list[Tensor] = []
+    handles = [
+        p.register_forward_hook(lambda module, _, output: returned[id(module)].append(output.detach()))
+        for p in {id(p): p for p in projections}.values()
+    ]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+    calls = {key: iter(values) for key, values in returned.items()}
+    outputs += [next(calls[id(p)]) for p in projections]
+
+
+def _padded_equals_unpadded(
+    model: nn.Module, inputs: dict[str, Tensor], sites: list[Site], exact: list[LayerAttention], tolerance: float
+) -> Law:
+    real = inputs["attention_mask"].bool()
+    pairs, where = [], []
+    for row in range(len(real)):
+        alone = {
+            name: value[row : row + 1, real[row]] if value.shape[:2] == real.shape else value[row : row + 1]
+            for name, value in inputs.items()
+        }
+        single, _ = _watched(model, alone, "exact")
+        for padded, unpadded, site in zip(exact, single, sites, strict=True):
+            rows = padded.context.transpose(1, 2)[row]
+            if site.stack != "decoder" or rows.shape[0] == real.shape[1]:
+                rows = rows[real[row]] if rows.shape[0] == real.shape[1] else rows
+            pairs.append((rows[None], unpadded.context.transpose(1, 2)))
+            where.append(str(site))
+    return _law("padded equals unpadded", pairs, None, where, tolerance)
+
+
+def _random_inputs(model: nn.Module) -> dict[str, Tensor]:
+    config: Any = model.config
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    random = torch.Generator().manual_seed(0)
+    if getattr(model, "main_input_name", "input_ids") == "pixel_values":
+        size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+        pixels = torch.randn(2, config.num_channels, size, size, generator=random)
+        return {"pixel_values": pixels.to(device, dtype)}
+    low, high = (20, config.vocab_size) if config.vocab_size > 40 else (0, config.vocab_size)  # special tokens stand first
+    ids = torch.randint(low, high, (len(LENGTHS), max(LENGTHS)), generator=random)
+    real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    pad = getattr(config, "pad_token_id", None)
+    ids = torch.where(real, ids, 0 if pad is None else pad)
+    inputs = {"input_ids": ids.to(device), "attention_mask": real.long().to(device)}
+    if getattr(config, "is_encoder_decoder", False):
+        inputs |= {"decoder_input_ids": inputs["input_ids"], "decoder_attention_mask": inputs["attention_mask"]}
+    return inputs

