@@ -215,9 +215,9 @@ def _uniform_head(batch: Batch, is_causal: bool) -> Iterable[LayerAttention]:
     """A layer of one head that attends to all visible keys alike, in slices of rows: the chance level of every score."""
     size, tokens = batch.input_ids.shape
     device = batch.input_ids.device
-    keys = batch.attention_mask[:, None, None].float()  # [batch, head, query, key]
+    keys = batch.attention_mask[:, None, None].double()  # [batch, head, query, key]
     nothing = keys.new_zeros(size, 1, tokens, 0)
-    rows = max(1, _UNIFORM_ROWS_BYTES // (4 * size * tokens))
+    rows = max(1, _UNIFORM_ROWS_BYTES // (8 * size * tokens))
     for start in range(0, tokens, rows):
         stop = min(start + rows, tokens)
         seen = keys.expand(-1, -1, stop - start, -1)

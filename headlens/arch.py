@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -75,10 +78,9 @@ def attention_sites(model: nn.Module) -> list[Site]:
         raise UnsupportedModel(_why_not(model))
     config = getattr(model, "config", None)
     shared = SPECS.get(_family(model), _LLAMA).is_shared
-    repeats = _calls_of_shared_stack(config) // len(found) if shared else 1
     counts: Counter[Stack] = Counter()
     sites = []
-    for name, module in found * repeats:
+    for name, module in _in_order_of_calls(found, config) if shared else found:
         stack = _stack_of(name, module, bool(getattr(config, "is_encoder_decoder", False)))
         sites.append(Site(name, module, stack, counts[stack], shared))
         counts[stack] += 1
@@ -130,10 +132,13 @@ def is_transposed(projection: nn.Module) -> bool:
 
 
 def _is_attention(module: nn.Module) -> bool:
-    if isinstance(module, MultiHeadAttention):
-        return True
+    return isinstance(module, MultiHeadAttention) or _calls_interface(type(module).forward)
+
+
+@lru_cache(maxsize=1024)  # reading source is slow, and a model has hundreds of modules
+def _calls_interface(forward: Callable[..., Any]) -> bool:
     try:
-        return "ALL_ATTENTION_FUNCTIONS.get_interface(" in inspect.getsource(type(module).forward)
+        return "ALL_ATTENTION_FUNCTIONS.get_interface(" in inspect.getsource(forward)
     except (OSError, TypeError):
         return False
 
@@ -146,13 +151,17 @@ def _stack_of(name: str, module: nn.Module, is_encoder_decoder: bool) -> Stack:
     parts = set(name.split("."))
     if getattr(module, "is_cross_attention", False) or parts & {"crossattention", "encoder_attn", "EncDecAttention"}:
         return "cross"
-    if is_encoder_decoder:
+    if is_encoder_decoder and parts & {"encoder", "decoder"}:
         return "encoder" if "encoder" in parts else "decoder"
     return "decoder" if getattr(module, "is_causal", False) else "encoder"
 
 
-def _calls_of_shared_stack(config: object) -> int:
-    return int(getattr(config, "num_hidden_layers", 1)) * int(getattr(config, "inner_group_num", 1))
+def _in_order_of_calls(found: list[tuple[str, nn.Module]], config: Any) -> list[tuple[str, nn.Module]]:
+    """ALBERT's groups of layers, each called for a stretch of the layers before the next one is."""
+    size = len(found) // config.num_hidden_groups
+    groups = [found[start : start + size] for start in range(0, len(found), size)]
+    stretch = config.num_hidden_layers / config.num_hidden_groups
+    return [member for layer in range(config.num_hidden_layers) for member in groups[int(layer / stretch)]]
 
 
 def _why_not(model: nn.Module) -> str:

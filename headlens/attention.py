@@ -100,8 +100,8 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         _check_sizes(d_model, num_heads, num_kv_heads, head_dim)
-        if not 0.0 <= dropout < 1.0:
-            raise InvalidAttention(f"dropout is a share from 0 up to, not including, 1, and came as {dropout}.")
+        if not 0.0 <= dropout <= 1.0:
+            raise InvalidAttention(f"dropout is a share from 0 to 1, and came as {dropout}.")
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
         self.head_dim = d_model // num_heads if head_dim is None else head_dim
         self.scaling = self.head_dim**-0.5 if scaling is None else scaling
@@ -116,17 +116,17 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self,
-        query: Float[Tensor, "batch query hidden"],
-        key: Float[Tensor, "batch key kdim"],
-        value: Float[Tensor, "batch key vdim"],
-        mask: Shaped[Tensor, "*shape"] | None = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
         *,
         rotary: Rotary | None = None,
     ) -> Float[Tensor, "batch query hidden"]:
-        """The layer's output.
+        """The layer's output, for queries [batch, query, d_model], keys [batch, key, kdim], values [batch, key, vdim].
 
         `mask` is bool or 0/1 (True and 1 mean: attend), or any other floating numbers, which are added to the scores;
-        its shapes are those of `as_additive_mask`. `rotary` turns q and k by their positions, as in Llama.
+        its shapes are those of `as_additive_mask`. `rotary` (cos, sin) turns q and k by their positions.
         """
         q, k, v = self.project(query, key, value, rotary)
         _, _, context = self.attend(q, k, v, self._full_mask(mask, q, k))
@@ -134,10 +134,10 @@ class MultiHeadAttention(nn.Module):
 
     def explain(
         self,
-        query: Float[Tensor, "batch query hidden"],
-        key: Float[Tensor, "batch key kdim"],
-        value: Float[Tensor, "batch key vdim"],
-        mask: Shaped[Tensor, "*shape"] | None = None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
         *,
         rotary: Rotary | None = None,
     ) -> AttentionTrace:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from headlens.arch import Site, attention_sites
+from headlens.arch import SPECS, Site, attention_sites
 from headlens.attention import MultiHeadAttention
 from headlens.errors import CaptureError, UnsupportedModel
 from headlens.records import LayerAttention, Stack
@@ -43,8 +43,9 @@ _HARMLESS = frozenset(
     "dropout scaling is_causal sliding_window position_ids cache_position use_cache output_attentions "
     "output_hidden_states return_dict deterministic cache past_key_values max_seqlen position_embeddings".split()
 )
-# Families whose forward pass works out positions by itself, from the ids or from the mask.
-_SELF_POSITIONED = frozenset({"roberta", "xlm-roberta", "camembert", "data2vec-text", "opt", "biogpt", "t5", "mt5", "umt5"})
+# Families whose forward pass works out positions from the mask, or needs none; RoBERTa and its kin do so from the ids.
+_SELF_POSITIONED = frozenset({"opt", "biogpt", "t5", "mt5", "umt5"})
+_FROM_IDS = "create_position_ids_from_input_ids"
 
 
 @contextmanager
@@ -122,16 +123,18 @@ class _Tap:
         if self.observe is not None:
             self.observe(attention)
 
-    def gate(self, site: Site, batch: int) -> Tensor | None:
+    def gate(self, site: Site, query: Tensor) -> Tensor | None:
         """[1 or batch, head, 1, 1], to be multiplied into a context [batch, head, query, dim]."""
         gates = self.gates.get(site.stack)
         if gates is None:
             return None
-        if gates.dim() == 3 and gates.shape[0] != batch:
-            raise CaptureError(f"gates are for a batch of {gates.shape[0]}, the model runs a batch of {batch}.")
-        return gates[..., site.layer, :].reshape(-1, gates.shape[-1], 1, 1)
+        if gates.dim() == 3 and gates.shape[0] != query.shape[0]:
+            raise CaptureError(f"gates are for a batch of {gates.shape[0]}, the model runs a batch of {query.shape[0]}.")
+        return gates[..., site.layer, :].reshape(-1, gates.shape[-1], 1, 1).to(query)
 
 
+# By attention module, and by model with a forward of its own. What is hung on a model looks here and holds no tap, so
+# that a copy made during a capture is not captured.
 _TAPS: WeakKeyDictionary[nn.Module, _Tap] = WeakKeyDictionary()
 _SWITCHED: dict[int, tuple[Any, str | None, int]] = {}  # config id -> config, its own implementation, captures in force
 _LOCK = threading.Lock()
@@ -145,8 +148,7 @@ def _attend(
     tap = _TAPS.get(module)
     if tap is None:  # another model that shares a switched config: it must compute what it always computes
         return _eager(module, query, key, value, attention_mask, is_causal, kwargs)
-    if module.training and kwargs.get("dropout"):
-        raise CaptureError("The model went into train mode during capture; call model.eval().")
+    _refuse_training(module)
     site = tap.next_site(module)
     if tap.way == "fast" and _is_plain(module, kwargs):
         return _attend_in_slices(tap, site, query, key, value, attention_mask, is_causal, kwargs.get("scaling"))
@@ -156,8 +158,13 @@ def _attend(
         site.layer, query, key, value, probs, context.transpose(1, 2), start, site.stack, is_causal, kwargs.get("scaling")
     )
     tap.deliver(site, attention)
-    gate = tap.gate(site, query.shape[0])
+    gate = tap.gate(site, query)
     return (context if gate is None else context * gate.transpose(1, 2)), probs
+
+
+def _refuse_training(module: nn.Module) -> None:
+    if module.training:
+        raise CaptureError("The model went into train mode during capture; call model.eval().")
 
 
 def _eager(
@@ -188,7 +195,7 @@ def _attend_in_slices(
     batch, heads, queries, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
     start = _query_start(site, query, key, mask)
-    gate = tap.gate(site, batch)
+    gate = tap.gate(site, query)
     rows = max(1, tap.slice_bytes // (batch * heads * key.shape[2] * query.element_size()))
     rows = -(-queries // -(-queries // rows))  # the same number of slices, of nearly equal size
     context = query.new_empty(batch, queries, heads, value.shape[-1])
@@ -231,10 +238,19 @@ def _mix(probs: Tensor, value: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------------- mask reading
 
 
+def _mask(*args: Any, config: Any = None, allow_is_causal_skip: bool = True, **kwargs: Any) -> Tensor | None:
+    """True where a key may be seen; None where all may, or where the module knows by itself that it is causal.
+
+    Only of the families in SPECS is it known that their modules say so. The others get every causal mask written out.
+    """
+    known = getattr(config, "model_type", None) in SPECS
+    return sdpa_mask(*args, config=config, allow_is_causal_skip=allow_is_causal_skip and known, **kwargs)
+
+
 def _is_causal(module: nn.Module, kwargs: dict[str, Any]) -> bool:
-    """As transformers' own sdpa function reads it: the keyword wins over the module."""
+    """The keyword wins over the module, as in transformers' own sdpa function. What says nothing is not causal."""
     told = kwargs.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if told is None else told)
+    return bool(getattr(module, "is_causal", False) if told is None else told)
 
 
 def _additive(mask: Tensor | None, query: Tensor, keys: int, is_causal: bool) -> Tensor | None:
@@ -262,7 +278,9 @@ def _query_start(site: Site, query: Tensor, key: Tensor, mask: Tensor | None) ->
     past = key.shape[2] - query.shape[2]
     if site.stack == "cross" or past <= 0:
         return 0
-    if mask is None or mask.shape[2] != query.shape[2]:
+    if mask is None:  # several queries without a mask are the first ones; a static cache has room behind them
+        return past if query.shape[2] == 1 else 0
+    if mask.shape[2] != query.shape[2]:
         return past
     allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     seen = allowed[:, :, 0].any(dim=0).any(dim=0)  # [key]; a static cache has room beyond the present token
@@ -330,7 +348,7 @@ def _tapped(tap: _Tap, sites: list[Site]) -> Iterator[None]:
         for module in modules:
             _TAPS[module] = tap
             if isinstance(module, MultiHeadAttention):
-                module.tap = partial(_own_layer, tap, module)
+                module.tap = partial(_own_layer, module)
     try:
         yield
     finally:
@@ -341,11 +359,15 @@ def _tapped(tap: _Tap, sites: list[Site]) -> Iterator[None]:
                     module.tap = None
 
 
-def _own_layer(tap: _Tap, module: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, probs: Tensor, context: Tensor) -> Tensor:
+def _own_layer(module: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, probs: Tensor, context: Tensor) -> Tensor:
+    tap = _TAPS.get(module)
+    if tap is None:
+        return context
+    _refuse_training(module)
     site = tap.next_site(module)
     start = 0 if site.stack == "cross" else max(0, k.shape[2] - q.shape[2])
     tap.deliver(site, LayerAttention(site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling))
-    gate = tap.gate(site, q.shape[0])
+    gate = tap.gate(site, q)
     return context if gate is None else context * gate
 
 
@@ -386,30 +408,52 @@ def _configs_of(model: nn.Module) -> list[Any]:
 def _prepared_forward(model: nn.Module, tap: _Tap) -> Iterator[None]:
     """Before every forward pass: count the calls of shared layers anew, and give a left-padded batch its positions."""
     models = [module for module in model.modules() if isinstance(module, PreTrainedModel)] or [model]
-    handles = [m.register_forward_pre_hook(partial(_before_forward, tap), with_kwargs=True) for m in models]
+    handles = [module.register_forward_pre_hook(_before_forward, with_kwargs=True) for module in models]
+    with _LOCK:
+        _TAPS.update(dict.fromkeys(models, tap))
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        with _LOCK:
+            for module, handle in zip(models, handles, strict=True):
+                handle.remove()
+                _TAPS.pop(module, None)
 
 
-def _before_forward(tap: _Tap, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _before_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tap = _TAPS.get(model)
+    if tap is None:
+        return None
     tap.calls.clear()
     given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
     given = {**given, **given.pop("kwargs", {})}
     mask = given.get("attention_mask")
-    cached = any(given.get(name) is not None for name in ("cache", "past_key_values"))
-    if not isinstance(mask, Tensor) or mask.dim() != 2 or cached or bool(mask[:, 0].all()):
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or not _is_left_padded(mask):
         return None
+    if given.get("position_ids") is not None or _finds_positions(model):
+        return None
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        positions = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)
+        return args, {**kwargs, "position_ids": positions[:, -_tokens(given, mask) :]}
+    if any(given.get(name) is not None for name in ("cache", "past_key_values")):
+        return None  # the padded text is encoded already, and was looked at then
+    raise CaptureError(f"{type(model).__name__} counts positions from the left edge: pad its batches on the right.")
+
+
+def _is_left_padded(mask: Tensor) -> bool:
+    return bool(((mask[:, 0] == 0) & (mask != 0).any(dim=-1)).any())
+
+
+def _finds_positions(model: nn.Module) -> bool:
     family = getattr(getattr(model, "config", None), "model_type", "")
-    if given.get("position_ids") is not None or family in _SELF_POSITIONED:
-        return None
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise CaptureError(f"{type(model).__name__} counts positions from the left edge: pad its batches on the right.")
-    positions = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)
-    return args, {**kwargs, "position_ids": positions}
+    return family in _SELF_POSITIONED or _FROM_IDS in inspect.getsource(sys.modules[type(model).__module__])
+
+
+def _tokens(given: Mapping[str, Any], mask: Tensor) -> int:
+    """How many tokens this call brings; with a cache the mask covers the earlier ones too."""
+    tensors = (given.get(name) for name in ("input_ids", "inputs_embeds"))
+    return next((tensor.shape[1] for tensor in tensors if tensor is not None), mask.shape[1])
 
 
 AttentionInterface.register(NAME, _attend)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, _mask)

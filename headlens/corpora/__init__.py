@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from pathlib import Path
 
-from headlens.corpora.text import Unit, existing_file, open_file, read_text
+from headlens.corpora.text import UNITS, Unit, existing_file, open_file, read_text
 from headlens.documents import Document
 from headlens.errors import CorpusError
 
-__all__ = ["Unit", "describe_files", "read_corpus", "read_text", "sample_path"]
+__all__ = ["UNITS", "Unit", "describe_files", "read_corpus", "read_text", "sample_path", "texts"]
 
 StrPath = str | os.PathLike[str]
 
 
-def read_corpus(paths: StrPath | Iterable[StrPath], *, unit: Unit = "line", limit: int | None = None) -> list[Document]:
+def read_corpus(paths: StrPath | Iterable[StrPath], *, unit: str = "line", limit: int | None = None) -> list[Document]:
     """The documents of one text file or of several in the given order, at most `limit` of them (None = all).
 
     All files are looked up before the first is read, and none is read beyond `limit`.
@@ -27,6 +27,11 @@ def read_corpus(paths: StrPath | Iterable[StrPath], *, unit: Unit = "line", limi
         raise CorpusError(f"The limit on documents is at least 1 (leave it out to read all of them); got {limit}.")
     documents = [read_text(path, unit=unit) for path in _listed(paths)]
     return list(islice(chain.from_iterable(documents), limit))
+
+
+def texts(strings: Iterable[str]) -> list[Document]:
+    """Documents out of bare strings; messages call them "text 1", "text 2", ... Raises CorpusError for a blank one."""
+    return [Document(string, f"text {number}") for number, string in enumerate(strings, start=1)]
 
 
 def sample_path() -> Path:

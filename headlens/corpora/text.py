@@ -12,13 +12,14 @@ from headlens.documents import Document
 from headlens.errors import CorpusError
 
 Unit = Literal["line", "paragraph"]
+UNITS: tuple[str, ...] = get_args(Unit)
 
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\r]")  # tab and form feed are white space, a line's end is cut before
 
 
-def read_text(path: str | os.PathLike[str], *, unit: Unit = "line") -> Iterator[Document]:
+def read_text(path: str | os.PathLike[str], *, unit: str = "line") -> Iterator[Document]:
     """The documents of a UTF-8 file in their order, read as they are asked for; ids are "file.txt:12" (first line).
 
     unit="line": every line that is not blank. unit="paragraph": lines up to a blank one, joined by a space.
@@ -27,8 +28,8 @@ def read_text(path: str | os.PathLike[str], *, unit: Unit = "line") -> Iterator[
     Raises CorpusError: at once where there is no such file or `unit` is unknown; while reading, where the file
     cannot be opened, is not UTF-8, is binary, or holds nothing but white space.
     """
-    if unit not in get_args(Unit):
-        raise CorpusError(f"The unit of a text corpus is one of {', '.join(get_args(Unit))}; got {unit!r}.")
+    if unit not in UNITS:
+        raise CorpusError(f"The unit of a text corpus is one of {', '.join(UNITS)}; got {unit!r}.")
     file = existing_file(path)
     return _documents(file, unit)
 
@@ -55,7 +56,7 @@ def open_file(file: Path) -> BinaryIO:
         raise CorpusError(f"{file}: cannot be opened ({reason}); make it readable or name another file.") from error
 
 
-def _documents(file: Path, unit: Unit) -> Iterator[Document]:
+def _documents(file: Path, unit: str) -> Iterator[Document]:
     lines = _lines(file)
     found = False
     for number, text in lines if unit == "line" else _paragraphs(lines):

@@ -93,15 +93,15 @@ def _corpus_words(provenance: Provenance) -> Iterator[str]:
     for key, words in _CORPUS_COUNTS.items():
         number = at(corpus, key)
         if number:  # no documents cut, no windows: nothing to tell
-            yield words.format(_amount(number))
+            yield f"{_amount(number)} {words[0] if number == 1 else words[1]}"
 
 
 _CORPUS_COUNTS = {
-    "documents": "{} documents",
-    "tokens": "{} tokens",
-    "scored_tokens": "{} of them scored",
-    "cut_documents": "{} documents cut",
-    "windows": "{} windows",
+    "documents": ("document", "documents"),
+    "tokens": ("token", "tokens"),
+    "scored_tokens": ("of them scored", "of them scored"),
+    "cut_documents": ("document cut", "documents cut"),
+    "windows": ("window", "windows"),
 }
 
 

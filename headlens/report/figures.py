@@ -47,6 +47,8 @@ PALETTE: dict[str, str] = {
 }
 """Names of the style sheet's variables (`--hl-...`) and their colours in the light palette, each there once."""
 
+LOW_IS_TELLING = frozenset({"position.variability"})  # metrics of which a low value is the remarkable one
+
 _STEPS = 7
 _MANY_CELLS = 1000  # more than this and the cells become one picture: a page of vector cells would not load
 _LEFT, _TOP, _RIGHT, _LEGEND = 36, 22, 8, 62  # px around the cells: layer names, head numbers, margin, colour bar
@@ -80,7 +82,7 @@ def is_signed(metric: Metric) -> bool:
 
 def starts_at_chance(metric: Metric, values: Floats, chance: float) -> bool:
     """Chance is the floor of shares and of ratios that exceed it; of entropy and breadth it is the ceiling."""
-    if np.isnan(chance) or is_signed(metric):
+    if np.isnan(chance) or is_signed(metric) or metric.name.removesuffix(".macro") in LOW_IS_TELLING:
         return False
     return metric.unit == "share" or (metric.unit == "ratio" and bool(np.nanmax(values) > chance * (1 + 1e-6)))
 
@@ -136,14 +138,14 @@ def sparkline(values: Floats, pointed: float, chance: float) -> str:
     low, high = min(0.0, float(seen.min())), max(1.0, float(seen.max()))
 
     def at(value: float) -> str:
-        return f"{2 + 72 * (value - low) / (high - low):.1f}"
+        return f"{2 + 96 * (value - low) / (high - low):.1f}"
 
     ticks = "".join(f"M{place} 5v9" for place in sorted({at(value) for value in seen}))
     dashes = f'<path class="chance" d="M{at(chance)} 3v12"/>' if low <= chance < high else ""
     pointer = f'<path class="me" d="M{at(pointed)} 14V5"/><path class="tip" d="M{at(pointed)} 6l-3-5h6z"/>'
     return (
-        '<svg class="spark" width="76" height="16" viewBox="0 0 76 16" aria-hidden="true">'
-        f'<path class="ticks" d="{ticks}"/>{dashes}{pointer}</svg>'
+        '<svg class="spark" width="100" height="16" viewBox="0 0 100 16" aria-hidden="true">'
+        f'<path class="axis" d="M2 14.5h96"/><path class="ticks" d="{ticks}"/>{dashes}{pointer}</svg>'
     )
 
 
@@ -224,15 +226,17 @@ def _draw_bar(bar: Axes, values: Floats, metric: Metric, chance: float) -> None:
     low, high = bar.get_xlim()
     _draw_ticks(bar, values[np.isfinite(values)])
     style: dict[str, Any] = {"fontsize": 11, "color": PALETTE["ink2"], "va": "top"}
-    bar.text(low, -0.5, number(low, metric.unit), ha="left", **style)
-    bar.text(high, -0.5, number(high, metric.unit), ha="right", **style)
+    if not chance <= low:  # the dashed line would cross a number at its own end
+        bar.text(low, -0.5, number(low, metric.unit), ha="left", **style)
+    if not chance >= high:
+        bar.text(high, -0.5, number(high, metric.unit), ha="right", **style)
     if low <= chance <= high:
         bar.vlines([chance], -1.9, 2.4, color=PALETTE["ink"], linewidth=1.2, linestyle=(0, (2, 1.5)), clip_on=False)
         side = "left" if chance < (low + high) / 2 else "right"
         text = f" chance {number(chance, metric.unit)} "
         bar.text(chance, -2.1, text, ha=side, **(style | {"color": PALETTE["ink"]}))
-    bar.set_xlim(low, high)
-    bar.set_ylim(0, 1)
+    bar.plot([low, high, high, low, low], [0, 0, 1, 1, 0], color=PALETTE["rule"], linewidth=1, clip_on=False)
+    bar.set(xlim=(low, high), ylim=(0, 1))
 
 
 def _draw_ticks(bar: Axes, seen: Floats) -> None:

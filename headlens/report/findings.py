@@ -21,7 +21,7 @@ _CLARK_TOKEN = "Clark et al. 2019, labels of their figure of head clusters: .6"
 
 @dataclass(frozen=True)
 class Rule:
-    """A head has the trait if its score is above `threshold`. The sentence is built from `claim` and `measure`."""
+    """A head has the trait if its score is above `threshold`, or below it; `claim` and `measure` make the sentence."""
 
     letter: str  # on the head map; empty for a trait that is only told in a sentence
     trait: str
@@ -31,6 +31,16 @@ class Rule:
     measure: str  # "of its mass on average"
     source: str
     colour: str  # class of the style sheet; traits of one kind share it, the letter tells them apart
+    is_below: bool = False
+
+    def holds(self, value: float) -> bool:
+        return value < self.threshold if self.is_below else value > self.threshold
+
+    def nearness(self, value: float) -> float:
+        """How near a value is to the threshold, 1 at the threshold, more beyond it."""
+        if not self.is_below:
+            return value / self.threshold
+        return self.threshold / value if value > 0 else np.inf
 
 
 # In order of precedence: the first that holds gives the letter of a head, so that attention to a resting place
@@ -136,6 +146,17 @@ RULES: tuple[Rule, ...] = (
         source="after Vig and Belinkov 2019: variability below .05",
         colour="",
     ),
+    Rule(
+        letter="",
+        trait="position alone",
+        metric="position.variability",
+        threshold=0.05,
+        claim="attends by relative position whatever the words",
+        measure="of the variance of its pattern left to explain",
+        source="after Vig and Belinkov 2019: variability below .05",
+        colour="",
+        is_below=True,
+    ),
 )
 
 
@@ -146,16 +167,16 @@ class Trait:
 
     @property
     def holds(self) -> bool:
-        return self.score.value > self.rule.threshold
+        return self.rule.holds(self.score.value)
 
     @property
     def is_firm(self) -> bool:
-        """The whole interval lies above the threshold, not the value alone."""
-        return self.score.low > self.rule.threshold
+        """The whole interval lies beyond the threshold, not the value alone."""
+        return self.rule.holds(self.score.low) and self.rule.holds(self.score.high)
 
     @property
     def nearness(self) -> float:
-        return self.score.value / self.rule.threshold
+        return self.rule.nearness(self.score.value)
 
 
 @dataclass(frozen=True)
@@ -207,10 +228,10 @@ def findings(scores: ScoreTable) -> list[Finding]:
     rules = rules_for(scores)
     if not rules:
         return [Finding(("No finding: the table holds none of the scores that the rules read.",))]
-    hits = [rule for rule in rules if scores.best(rule.metric, 1)[0].value > rule.threshold]
-    misses = sorted(set(rules) - set(hits), key=lambda rule: (-_nearness(scores, rule), rules.index(rule)))
+    hits = [rule for rule in rules if _best(scores, rule).holds]
+    misses = sorted(set(rules) - set(hits), key=lambda rule: (-_best(scores, rule).nearness, rules.index(rule)))
     hits, misses = _tell_once(scores, hits, misses)
-    opening = [] if hits else [Finding((f"No head passes a threshold; {amount(len(rules), 'rule')} looked.",))]
+    opening = [] if hits else [Finding((f"No head passes any threshold of the {amount(len(rules), 'rule')}.",))]
     sentences = opening + [_hit(scores, rule) for rule in hits[:MOST_SENTENCES]]
     missing = max(FEWEST_SENTENCES - len(sentences), 0)
     return sentences + [_miss(scores, rule) for rule in misses[:missing]]
@@ -219,12 +240,18 @@ def findings(scores: ScoreTable) -> list[Finding]:
 def _traits_of(scores: ScoreTable, layer: int, head: int, rules: list[Rule]) -> HeadTraits:
     measured = [Trait(rule, scores.score(rule.metric, layer, head)) for rule in rules]
     defined = [trait for trait in measured if np.isfinite(trait.score.value)]
-    held = tuple(trait for trait in defined if trait.holds)
+    held = tuple(trait for trait in defined if trait.holds and not _is_told_by(trait, defined))
     return HeadTraits(layer, head, held, max(defined, key=lambda trait: trait.nearness, default=None))
 
 
-def _nearness(scores: ScoreTable, rule: Rule) -> float:
-    return Trait(rule, scores.best(rule.metric, 1)[0]).nearness
+def _is_told_by(trait: Trait, others: list[Trait]) -> bool:
+    """The first token is [CLS] and the head passes the higher threshold of that rule too."""
+    rivals = (other for other in others if other.rule.letter == "C" and other.holds)
+    return trait.rule.letter == "F" and any(abs(other.score.value - trait.score.value) < 1e-6 for other in rivals)
+
+
+def _best(scores: ScoreTable, rule: Rule) -> Trait:
+    return Trait(rule, scores.best(rule.metric, 1, smallest=rule.is_below)[0])
 
 
 def _tell_once(scores: ScoreTable, hits: list[Rule], misses: list[Rule]) -> tuple[list[Rule], list[Rule]]:
@@ -239,8 +266,9 @@ def _tell_once(scores: ScoreTable, hits: list[Rule], misses: list[Rule]) -> tupl
 
 
 def _hit(scores: ScoreTable, rule: Rule) -> Finding:
-    count = int((scores[rule.metric] > rule.threshold).sum())
-    first, *others = scores.best(rule.metric, min(count, NAMED_HEADS))
+    ranked = scores.best(rule.metric, scores.n_layers * scores.n_heads, smallest=rule.is_below)
+    count = sum(rule.holds(head.value) for head in ranked)
+    first, *others = ranked[: min(count, NAMED_HEADS)]
     parts: list[str | HeadScore] = [first, f" {rule.claim}: {_short(first.value)} {rule.measure}{_chance(first)}"]
     for place, head in enumerate(others):
         joint = ("; so does " if count == 2 else "; so do ") if place == 0 else _joint(place, others, count)
@@ -256,11 +284,12 @@ def _joint(place: int, others: list[HeadScore], count: int) -> str:
 
 
 def _miss(scores: ScoreTable, rule: Rule) -> Finding:
-    best = scores.best(rule.metric, 1)[0]
+    best = _best(scores, rule).score
     # three decimals: with two, a near miss would print as the threshold itself
     text = f" comes nearest with {number(best.value, 'share')}{_chance(best, digits=3)}."
     threshold = number(rule.threshold, "share", digits=2)
-    return Finding((f"No head {rule.claim} with over {threshold} {rule.measure}; ", best, text), rule)
+    side = "under" if rule.is_below else "over"
+    return Finding((f"No head {rule.claim} with {side} {threshold} {rule.measure}; ", best, text), rule)
 
 
 def _short(value: float) -> str:

@@ -30,7 +30,7 @@ def interval(low: float, high: float, unit: Unit) -> str:
     return f"{number(low, unit)} to {number(high, unit)}"
 
 
-def count(value: float) -> str:
+def count(value: int | float) -> str:
     """A whole number with its thousands set apart; what is not whole keeps one decimal."""
     if math.isnan(value):
         return NOT_DEFINED

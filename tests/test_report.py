@@ -1,0 +1,756 @@
+"""The report, read back from its HTML: every number against the scores, every sentence against the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headlens.errors import OutputError
+from headlens.report import render_report, render_summary, write_report
+from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline
+from headlens.report.findings import RULES, findings, head_traits
+from headlens.report.numbers import count, interval, number
+from headlens.scores import SCHEMA, Metric, ScoreTable
+
+NAN = float("nan")
+EVIL = "<script>alert(1)</script>"
+LAYERS, HEADS = 3, 4
+
+PROVENANCE: dict[str, Any] = {
+    "headlens": "0.1.0",
+    "created": "2026-11-30T10:12:00+00:00",
+    "command": "headlens profile tiny text.txt",
+    "seed": 0,
+    "model": {
+        "name": "Tiny",
+        "source": "bundled",
+        "layers": LAYERS,
+        "heads": HEADS,
+        "kv_heads": 2,
+        "parameters": 22713216,
+        "dtype": "float32",
+        "is_causal": False,
+    },
+    "corpus": {
+        "files": [{"name": "text.txt", "sha256": "ab12", "bytes": 9}],
+        "documents": 1,
+        "tokens": 10158,
+        "scored_tokens": 9031,
+        "cut_documents": 0,
+    },
+    "run": {"device": "cpu", "folds": 20, "seconds": {"load": 1.25}},
+    "versions": {"torch": "2.13.0"},
+    "selfcheck": {
+        "passed": True,
+        "line": "all 12 heads recomputed",
+        "laws": [{"law": "rows sum to one", "error": 1.1e-7, "tolerance": 1e-5}],
+    },
+    "notes": ["Two documents were empty."],
+}
+
+
+# -------------------------------------------------------------------------------------------------------------- scores
+
+
+def planted(**changed: np.ndarray) -> ScoreTable:
+    """3 x 4 heads: L0H2 previous token, L1H3 next token, L2H0 [CLS] (the first token), L2H1 barely [SEP], L1H1 broad."""
+    values = {
+        "position.mass[-1]": at(0.04, {(0, 2): 0.997, (1, 0): 0.71}),
+        "position.mass[1]": at(0.03, {(1, 3): 0.66}),
+        "position.distance": at(4.0, {(0, 0): 9.25, (2, 3): 0.5}),
+        "position.distance_signed": at(0.0, {(0, 1): 3.5, (2, 2): -3.0}),
+        "surface.cls": at(0.1, {(2, 0): 0.92, (0, 1): 0.41}),
+        "surface.first": at(0.1, {(2, 0): 0.92, (0, 1): 0.41}),
+        "surface.sep": at(0.02, {(2, 1): 0.61}),
+        "surface.comma": at(0.01, {}),
+        "surface.breadth": at(0.5, {(1, 1): 0.96, (1, 0): 0.9}),
+    }
+    return table(values | changed)
+
+
+def at(rest: float, heads: dict[tuple[int, int], float]) -> np.ndarray:
+    """The same value for every head but for those named; a little apart, so that no two heads are equal."""
+    array = rest + 0.001 * np.arange(LAYERS * HEADS).reshape(LAYERS, HEADS) / (LAYERS * HEADS)
+    for head, value in heads.items():
+        array[head] = value
+    return array
+
+
+CHANCE = {"position.distance": 4.2, "position.distance_signed": 0.0, "surface.breadth": 1.0}
+UNITS = {"position.distance": "tokens", "position.distance_signed": "tokens", "surface.breadth": "ratio"}
+
+
+def table(values: dict[str, np.ndarray], *, with_macro: bool = True) -> ScoreTable:
+    metrics: list[Metric] = []
+    arrays: list[np.ndarray] = []
+    for name, array in values.items():
+        unit: Any = UNITS.get(name, "share")
+        metrics.append(Metric(name, f"Title of {name}", f"Meaning of {name}.", unit))
+        arrays.append(array)
+        if with_macro:
+            metrics.append(Metric(f"{name}.macro", f"Title of {name}, by input", "Macro.", unit))
+            arrays.append(array * 1.01)
+    stacked = np.stack(arrays).astype(float)
+    chance = np.array([CHANCE.get(metric.name.removesuffix(".macro"), 0.05) for metric in metrics])
+    support = np.where(np.isnan(stacked), 0.0, 9031.0)
+    return ScoreTable(tuple(metrics), stacked, support, stacked - 0.02, stacked + 0.015, chance)
+
+
+def full_size() -> ScoreTable:
+    """12 x 12 heads, 35 metrics and their macro forms, as of an encoder."""
+    rng = np.random.default_rng(0)
+    offsets = [f"position.{kind}[{o}]" for kind in ("mass", "mass_valid", "argmax") for o in range(-3, 4)]
+    surface = [
+        f"surface.{kind}" for kind in "first cls sep special full_stop comma sink_rows confidence breadth".split()
+    ]
+    others = ["position.distance", "position.distance_signed", "position.local", "position.variability", "surface.x"]
+    return table({name: rng.beta(0.7, 4, (12, 12)) for name in offsets + surface + others})
+
+
+# ---------------------------------------------------------------------------------------------------------------- page
+
+
+VOID = set("area base br col embed hr img input link meta source track wbr".split())
+
+
+@dataclass
+class Node:
+    tag: str
+    attributes: dict[str, str]
+    parent: Node | None = None
+    children: list[Node | str] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Node]:
+        yield self
+        for child in self.children:
+            if isinstance(child, Node):
+                yield from child.walk()
+
+    def all(self, tag: str, **attributes: str) -> list[Node]:
+        wanted = {key.rstrip("_"): value for key, value in attributes.items()}
+        return [
+            node
+            for node in self.walk()
+            if node.tag == tag and all(value in node.attributes.get(k, "").split() for k, value in wanted.items())
+        ]
+
+    def one(self, tag: str, **attributes: str) -> Node:
+        found = self.all(tag, **attributes)
+        assert len(found) == 1, f"{len(found)} of <{tag} {attributes}>"
+        return found[0]
+
+    @property
+    def text(self) -> str:
+        parts = [child if isinstance(child, str) else child.text for child in self.children]
+        return re.sub(r"\s+", " ", "".join(parts)).strip()
+
+
+class Reader(HTMLParser):
+    """A tree of the page; an end tag without its start tag is an error."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.here = self.root = Node("root", {})
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        node = Node(tag, {key: value or "" for key, value in attrs}, self.here)
+        self.here.children.append(node)
+        if tag not in VOID:
+            self.here = node
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.here.children.append(Node(tag, {key: value or "" for key, value in attrs}, self.here))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.here.tag == tag, f"</{tag}> closes <{self.here.tag}>"
+        assert self.here.parent is not None
+        self.here = self.here.parent
+
+    def handle_data(self, data: str) -> None:
+        self.here.children.append(data)
+
+
+def read(html: str) -> Node:
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert reader.here is reader.root, f"<{reader.here.tag}> is never closed"
+    return reader.root
+
+
+@pytest.fixture(scope="module")
+def scores() -> ScoreTable:
+    return planted()
+
+
+@pytest.fixture(scope="module")
+def page(scores: ScoreTable) -> Node:
+    return read(render_report(scores, PROVENANCE))
+
+
+@pytest.fixture(scope="module")
+def large_html() -> str:
+    return render_report(full_size(), PROVENANCE)
+
+
+def metric_sections(page: Node) -> dict[str, Node]:
+    return {article.one("p", class_="name").one("code").text: article for article in page.all("article")}
+
+
+def cells(row: Node) -> list[str]:
+    return [cell.text for cell in row.children if isinstance(cell, Node)]
+
+
+def printed(value: float, decimals: int, *, zero: bool = True) -> str:
+    """Written apart from the report's own code: .731 or 0.73, with a true minus."""
+    text = f"{value:.{decimals}f}".replace("-", "−")
+    return text if zero else re.sub(r"^(−?)0\.", r"\1.", text)
+
+
+# --------------------------------------------------------------------------------------------------------------- tests
+
+
+def test_the_head_of_the_page_tells_what_was_run(page: Node) -> None:
+    assert page.one("h1").text == "What the 12 heads of Tiny attend to"
+    lines = [(term.text, words.text) for term, words in zip(page.all("dt"), page.all("dd"), strict=True)]
+    assert lines == [
+        ("Model", "Tiny, bidirectional, 3 layers × 4 heads, 2 key/value heads a layer, 22,713,216 parameters, float32"),
+        ("Corpus", "text.txt, 1 document, 10,158 tokens, 9,031 of them scored"),
+        ("Date", "30 November 2026, 10:12 UTC"),
+        ("Note", "Two documents were empty."),
+        ("Self-check", "✓ passed: all 12 heads recomputed"),
+    ]
+
+
+def test_the_findings_are_what_was_planted(scores: ScoreTable, page: Node) -> None:
+    told = [item.text for item in page.one("ul", class_="find").all("li")]
+    assert told == [
+        "L0H2 attends to the previous token: 1.00 of its mass on average (chance .05); so does L1H0 (.71).",
+        "L1H3 attends to the next token: .66 of its mass on average (chance .05).",
+        "L2H0 attends to [CLS]: .92 of its mass on average (chance .05).",
+        "L2H1 attends to [SEP]: .61 of its mass on average (chance .05).",
+        "L1H1 attends broadly: .96 of the entropy of uniform attention; so does L1H0 (.90).",
+    ]
+    assert [finding.text for finding in findings(scores)] == told
+
+
+def test_many_heads_are_named_up_to_four_and_then_counted() -> None:
+    mass = np.full((LAYERS, HEADS), 0.1)
+    mass[0] = [0.9, 0.8, 0.7, 0.6]
+    assert findings(table({"position.mass[-1]": mass}))[0].text.endswith(
+        "; so do L0H1 (.80), L0H2 (.70) and L0H3 (.60)."
+    )
+    mass[1, :2] = 0.55
+    assert findings(table({"position.mass[-1]": mass}))[0].text.endswith(
+        "; so do L0H1 (.80), L0H2 (.70), L0H3 (.60) and 2 more."
+    )
+
+
+def test_a_table_without_a_finding_says_so_and_names_the_nearest() -> None:
+    flat = {"position.mass[-1]": at(0.1, {(1, 2): 0.498}), "position.mass[1]": at(0.2, {}), "surface.sep": at(0.1, {})}
+    told = [finding.text for finding in findings(table(flat))]
+    assert told == [
+        "No head passes any threshold of the 3 rules.",
+        "No head attends to the previous token with over .50 of its mass on average; L1H2 comes nearest with .498 "
+        "(chance .050).",
+        "No head attends to the next token with over .50 of its mass on average; L2H3 comes nearest with .201 "
+        "(chance .050).",
+    ]
+    page = read(render_report(table(flat), {}))
+    assert [item.text for item in page.one("ul", class_="find").all("li")] == told
+    assert {cell.text for cell in page.one("table", class_="map").one("tbody").all("td")} == {"·"}
+
+
+def test_a_value_at_the_threshold_is_no_finding() -> None:
+    exactly = table({"position.mass[-1]": at(0.1, {(1, 2): 0.5})})
+    assert not any(finding.passes for finding in findings(exactly))
+    assert not any(head.held for head in head_traits(exactly))
+
+
+def test_without_a_score_that_rules_read_there_is_nothing_to_find() -> None:
+    assert [f.text for f in findings(table({"surface.confidence": at(0.9, {})}))] == [
+        "No finding: the table holds none of the scores that the rules read."
+    ]
+
+
+def test_a_rule_may_look_below_its_threshold() -> None:
+    found = findings(table({"position.variability": at(0.4, {(2, 2): 0.012})}))[0]
+    assert found.passes
+    assert found.text.startswith("L2H2 attends by relative position whatever the words: .01 of the variance")
+
+
+def test_there_are_three_to_six_sentences_where_there_are_rules_enough() -> None:
+    assert len(findings(full_size())) == 6 or 3 <= len(findings(full_size())) <= 6
+    everything = {rule.metric: at(0.99, {}) for rule in RULES if not rule.is_below}
+    assert len(findings(table(everything))) == 6
+
+
+def test_the_first_token_is_not_told_twice_where_it_is_cls() -> None:
+    told = [finding.rule.metric for finding in findings(planted()) if finding.rule]
+    assert "surface.cls" in told
+    assert "surface.first" not in told
+    apart = planted(**{"surface.first": at(0.1, {(0, 0): 0.8})})
+    assert "surface.first" in [finding.rule.metric for finding in findings(apart) if finding.rule]
+
+
+def test_sentences_say_attends_and_never_uses(page: Node) -> None:
+    assert all(rule.claim.startswith("attends ") for rule in RULES)
+    assert not re.search(r"\buses?\b", page.text.replace("The heads in", ""))
+
+
+def test_the_head_map_has_a_letter_for_each_head(page: Node) -> None:
+    grid = page.one("table", class_="map")
+    letters = [[cell.text for cell in row.all("td")] for row in grid.one("tbody").all("tr")]
+    assert letters == [["·", "F", "P", "·"], ["PB", "B", "·", "N"], ["C", "E", "·", "·"]]
+    titles = {cell.attributes["id"]: cell.attributes["title"] for cell in grid.one("tbody").all("td")}
+    assert titles["L0H2"] == "L0H2: previous token .997 (chance .050)"
+    assert titles["L1H0"] == "L1H0: previous token .710 (chance .050), broad .900"
+    assert titles["L2H0"] == "L2H0: [CLS] .920 (chance .050)"
+    assert titles["L0H0"] == "L0H0: no trait; nearest broad .500, threshold .85"
+    assert [header.text for header in grid.all("th", scope="col")] == ["0", "1", "2", "3"]
+    assert [header.text for header in grid.all("th", scope="row")] == ["L0", "L1", "L2"]
+
+
+def test_a_head_is_outlined_unless_its_whole_interval_passes(page: Node) -> None:
+    tentative = {cell.attributes["id"] for cell in page.all("td", class_="tentative")}
+    assert tentative == {"L2H1"}  # .61 with an interval from .59
+
+
+def test_the_legend_lists_the_heads_of_every_trait(page: Node) -> None:
+    rows = {row[0]: row[1:] for row in map(cells, page.one("table", class_="counts").one("tbody").all("tr"))}
+    assert rows == {
+        "Pprevious tokenover .50 of its mass on average": ["2", "L0H2, L1H0"],
+        "Nnext tokenover .50 of its mass on average": ["1", "L1H3"],
+        ",commaover .60 of its mass on average": ["0", "none"],
+        "C[CLS]over .60 of its mass on average": ["1", "L2H0"],
+        "E[SEP]over .60 of its mass on average": ["1", "L2H1"],
+        "Ffirst tokenover .30 of its mass on average": ["1", "L0H1"],
+        "Bbroadover .85 of the entropy of uniform attention": ["2", "L1H0, L1H1"],
+        "·none of these": ["5", "no score above a threshold, which is no proof that the head does nothing"],
+    }
+
+
+def test_every_number_in_the_tables_of_heads_is_that_of_the_scores(scores: ScoreTable, page: Node) -> None:
+    sections = metric_sections(page)
+    assert list(sections) == [metric.name for metric in scores.metrics if not metric.is_macro]
+    for name, section in sections.items():
+        index, macro = scores.index(name), scores[f"{name}.macro"]
+        share = name not in UNITS
+        for best in section.all("table", class_="tbl"):
+            values = []
+            for row in best.one("tbody").all("tr"):
+                head, *numbers = cells(row)
+                place = tuple(int(digits) for digits in re.findall(r"\d+", head))
+                ends = [scores.low[index][place], scores.high[index][place]]
+                expected = [scores[name][place], *ends, scores.chance[index], macro[place]]
+                value, low, high, chance, by_input = (printed(x, 3 if share else 2, zero=not share) for x in expected)
+                assert numbers == [value, f"{low} to {high}", chance, by_input, "9,031"], (name, head)
+                values.append(scores[name][place])
+            is_lowest = best.one("caption").text == "Lowest heads"
+            ranked = np.sort(scores[name], axis=None) if is_lowest else -np.sort(-scores[name], axis=None)
+            assert values == list(ranked[: len(values)]), name
+
+
+def test_heads_at_both_ends_are_listed_where_chance_is_no_floor(page: Node) -> None:
+    captions = {
+        name: [caption.text for caption in section.all("caption") if "heads" in caption.text.split()[-1]]
+        for name, section in metric_sections(page).items()
+    }
+    assert captions["surface.cls"] == ["Highest heads"]
+    assert captions["position.distance"] == captions["surface.breadth"] == ["Highest heads", "Lowest heads"]
+
+
+def test_all_values_stand_on_the_page(scores: ScoreTable, page: Node) -> None:
+    for name, section in metric_sections(page).items():
+        rows = section.one("table", class_="values").one("tbody").all("tr")
+        share = name not in UNITS
+        found = [[cell.text for cell in row.all("td")] for row in rows]
+        assert found == [[printed(x, 3 if share else 2, zero=not share) for x in layer] for layer in scores[name]], name
+
+
+def test_facts_of_a_metric_count_the_heads_above_chance(page: Node) -> None:
+    section = metric_sections(page)["position.mass[-1]"]
+    assert section.one("h3").text == "Title of position.mass[-1]"
+    assert section.one("p", class_="meaning").text == "Meaning of position.mass[-1]."
+    assert "Chance .050; 2 heads above it; the mean of inputs lies at most .010 away (L0H2)." in section.text
+
+
+def test_a_macro_metric_alone_gets_a_section() -> None:
+    alone = ScoreTable(
+        (Metric("x_y.z.macro", "Z", "M.", "share"),), *(np.full((1, 1, 1), 0.5) for _ in range(4)), np.array([0.1])
+    )
+    page = read(render_report(alone, {}))
+    assert list(metric_sections(page)) == ["x_y.z.macro"]
+    assert "X y" in [heading.text for heading in page.all("h2")]
+
+
+def test_what_is_not_defined_is_blank_and_said_so() -> None:
+    with_gap = at(0.3, {(1, 1): NAN})
+    nothing = np.full((LAYERS, HEADS), NAN)
+    scores = table({"position.mass[-1]": with_gap, "surface.cls": nothing})
+    page = read(render_report(scores, {}))
+    sections = metric_sections(page)
+    assert "There is no map: the score is not defined for any head." in sections["surface.cls"].text
+    assert sections["surface.cls"].all("svg") == sections["surface.cls"].all("table") == []
+    assert "defined for 11 of 12 heads" in sections["position.mass[-1]"].text
+    assert "A gap: not defined for that head." in sections["position.mass[-1]"].text
+    values = sections["position.mass[-1]"].one("table", class_="values").one("tbody").all("td")
+    assert values[5].text == "not defined"
+    assert values[5].one("span").attributes["class"] == "vh"  # for those who hear the page; the eye sees a blank
+    gap = next(cell for cell in page.all("td", id="L1H1"))
+    assert gap.attributes["title"] == "L1H1: not defined"
+    assert "nan" not in page.text.lower().split()
+
+
+def test_no_chance_level_and_no_interval_are_said_in_words() -> None:
+    one = np.full((1, 1, 1), 0.7)
+    none = np.full((1, 1, 1), NAN)
+    scores = ScoreTable((Metric("position.mass[-1]", "P", "M.", "share"),), one, one * 10, none, none, np.array([NAN]))
+    page = read(render_report(scores, {}))
+    assert cells(page.one("table", class_="map").one("tbody").one("tr"))[1] == "P"
+    section = metric_sections(page)["position.mass[-1]"]
+    assert cells(section.one("table", class_="tbl").one("tbody").one("tr")) == [
+        "L0H0",
+        ".700",
+        "none",
+        "not defined",
+        "7",
+    ]
+    assert "No chance level is known" in section.text
+    assert (
+        page.one("ul", class_="find").one("li").text
+        == "L0H0 attends to the previous token: .70 of its mass on average."
+    )
+    assert page.one("h1").text == "What the one head attends to"
+
+
+def test_a_very_large_table_renders() -> None:
+    rng = np.random.default_rng(1)
+    html = render_report(
+        table({"position.mass[-1]": rng.beta(1, 9, (48, 64)), "surface.cls": rng.random((48, 64))}), {}
+    )
+    page = read(html)
+    assert len(page.one("table", class_="map").one("tbody").all("td")) == 48 * 64
+    assert len(page.all("image")) == 2 * 2  # cells and colour bar are pictures: vector cells would be far too many
+    assert page.all("details") == []
+
+
+def test_the_page_reaches_for_nothing_outside(large_html: str) -> None:
+    assert "http:" not in large_html
+    assert "https:" not in large_html
+    assert "://" not in large_html
+    page = read(large_html)
+    for node in page.walk():
+        for name in ("src", "href", "xlink:href", "srcset", "data", "action"):
+            assert node.attributes.get(name, "#").startswith("#"), node.attributes
+    assert re.findall(r"url\((?!#)|@import", large_html) == []
+    assert not {"script", "link", "iframe", "object", "img"} & {node.tag for node in page.walk()}
+    policy = page.one("meta", **{"http-equiv": "Content-Security-Policy"}).attributes["content"]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def test_the_page_is_small(large_html: str) -> None:
+    assert len(large_html.encode()) < 3_000_000
+
+
+def test_names_from_outside_are_shown_as_text() -> None:
+    evil = Metric("evil.</style><script>", EVIL, f"{EVIL} & more", "share")
+    scores = ScoreTable((evil,), *(np.full((1, 2, 2), 0.5) for _ in range(4)), np.array([0.1]))
+    provenance = {
+        "headlens": EVIL,
+        "created": EVIL,
+        "command": EVIL,
+        "model": {"name": EVIL, "dtype": EVIL, EVIL: 1},
+        "corpus": {"files": [{"name": EVIL}], "tokens": EVIL},
+        "selfcheck": {"passed": True, "line": EVIL, "laws": [{"law": EVIL, "error": EVIL, "tolerance": EVIL}]},
+        "notes": [EVIL],
+    }
+    for html in (render_report(scores, provenance), render_summary(scores, provenance)):
+        page = read(html)
+        assert page.all("script") == []
+        assert "<script" not in html
+        assert f"What the 4 heads of {EVIL} attend to" in page.text
+        assert page.all("svg", class_="heat")[0].attributes["aria-label"].startswith(f"Heat map of {EVIL}, 1 layer")
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {},
+        *({key: value for key, value in PROVENANCE.items() if key != missing} for missing in PROVENANCE),
+        {key: None for key in PROVENANCE},
+        {key: {} for key in PROVENANCE},
+        {key: [] for key in PROVENANCE},
+        {key: 7 for key in PROVENANCE},
+        {"corpus": {"files": [{}, None, "x"], "documents": "many"}, "model": {"parameters": None, "kv_heads": "?"}},
+        {"selfcheck": {"passed": True, "laws": [None, {}]}, "created": "yesterday"},
+    ],
+    ids=lambda provenance: f"{len(provenance)} keys",
+)
+def test_no_part_of_the_provenance_is_needed(provenance: dict[str, Any]) -> None:
+    scores = table({"surface.cls": np.full((1, 1), 0.7)}, with_macro=False)
+    page = read(render_report(scores, provenance))
+    read(render_summary(scores, provenance))
+    assert "None" not in page.text
+    terms = [term.text for term in page.all("dt")]
+    assert terms.count("Model") == 1  # its layers and heads are known from the scores
+    assert ("Date" in terms) == isinstance(provenance.get("created"), str)
+
+
+def test_everything_that_is_known_stands_at_the_bottom(page: Node) -> None:
+    assert page.one("pre").text == "headlens profile tiny text.txt"
+    rows = dict(map(cells, page.one("table", class_="prov").all("tr")[1:]))
+    assert rows["model.kv_heads"] == "2"
+    assert rows["model.is_causal"] == "no"
+    assert rows["corpus.files[0].sha256"] == "ab12"
+    assert rows["run.seconds.load"] == "1.25"
+    assert rows["versions.torch"] == "2.13.0"
+    assert rows["selfcheck.laws[0].error"] == "1.1e-07"
+    for rule in RULES:
+        assert rule.source in page.text
+    for column, meaning in SCHEMA.items():
+        assert f"{column}{meaning}" in page.text
+
+
+def test_after_a_failed_self_check_nothing_is_claimed(scores: ScoreTable) -> None:
+    failed = {**PROVENANCE, "selfcheck": {"passed": False, "line": "L1 differs by .3"}}
+    page = read(render_report(scores, failed))
+    assert page.all("dd")[-1].text == "✕ failed: L1 differs by .3"
+    assert page.all("ul", class_="find") == page.all("table", class_="map") == []
+    assert "No head is said to attend to anything" in page.text
+    assert "attends to" not in render_summary(scores, failed)
+
+
+def test_the_page_can_be_read_with_a_screen_reader(large_html: str) -> None:
+    page = read(large_html)
+    assert page.one("html").attributes["lang"] == "en"
+    levels = [int(node.tag[1]) for node in page.walk() if re.fullmatch(r"h\d", node.tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    for grid in page.all("table"):
+        assert grid.one("caption").text
+        assert all(header.attributes.get("scope") in {"col", "row"} for header in grid.all("th"))
+    for drawing in page.all("svg"):
+        is_decoration = drawing.attributes.get("aria-hidden") == "true"
+        assert is_decoration or (drawing.attributes["role"] == "img" and drawing.attributes["aria-label"])
+
+
+def test_every_link_leads_to_one_place(large_html: str) -> None:
+    page = read(large_html)
+    names = [node.attributes["id"] for node in page.walk() if "id" in node.attributes]
+    assert len(names) == len(set(names))
+    targets = {link.attributes["href"] for link in page.all("a")}
+    assert targets <= {f"#{name}" for name in names}
+    described = {node.attributes["aria-labelledby"] for node in page.walk() if "aria-labelledby" in node.attributes}
+    assert described <= set(names)
+
+
+def test_the_contents_list_every_metric_by_its_offset(large_html: str) -> None:
+    contents = read(large_html).one("nav").text
+    assert "mass −3 −2 −1 0 +1 +2 +3" in contents
+    assert "mass valid −3" in contents
+
+
+def test_the_same_scores_give_the_same_page(scores: ScoreTable) -> None:
+    assert render_report(scores, PROVENANCE) == render_report(scores, PROVENANCE)
+
+
+def test_drawing_leaves_no_trace(scores: ScoreTable) -> None:
+    import matplotlib.pyplot as plt
+
+    before, backend = dict(plt.rcParams), plt.get_backend()
+    plt.rcParams["axes.grid"] = True
+    drawn = heat_map(scores, "surface.cls", label="x")
+    assert plt.get_fignums() == []
+    assert plt.rcParams["axes.grid"] is True
+    plt.rcParams["axes.grid"] = before["axes.grid"]
+    assert (dict(plt.rcParams), plt.get_backend()) == (before, backend)
+    assert drawn == heat_map(scores, "surface.cls", label="x")
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def cell_colours(svg: str, cells: int) -> list[str]:
+    """Names of the colours of the cells in the order of the drawing: the first path is the page."""
+    fills = re.findall(r'<path d="[^"]*" style="fill:var\(--hl-(\w+),#\w+\);stroke:var\(--hl-rule', svg)
+    assert len(fills) >= cells
+    return fills[:cells]
+
+
+def test_cells_at_or_below_chance_are_blank_and_the_highest_is_darkest() -> None:
+    values = np.array([[0.05, 0.04, 0.0501], [0.9, 0.5, 0.0]])
+    svg = heat_map(table({"surface.cls": values}), "surface.cls", label="x")
+    assert cell_colours(svg, 6) == ["bg", "bg", "q0", "q6", "q3", "bg"]
+    assert re.search(r">\s*chance \.050\s*</text>", svg)
+
+
+def test_a_signed_score_has_two_ends_around_zero() -> None:
+    values = np.array([[-3.0, -0.1, 0.2, 2.9]])
+    svg = heat_map(table({"position.distance_signed": values}), "position.distance_signed", label="x")
+    assert cell_colours(svg, 4) == ["d0", "d3", "d3", "d6"]
+
+
+def test_a_score_below_its_chance_level_keeps_its_colours() -> None:
+    values = np.array([[0.2, 0.6, 0.9]])
+    svg = heat_map(table({"surface.breadth": values}), "surface.breadth", label="x")
+    assert cell_colours(svg, 3) == ["q0", "q3", "q6"] or cell_colours(svg, 3)[0] == "q0"
+    assert "bg" not in cell_colours(svg, 3)
+
+
+def test_a_head_without_a_value_has_no_cell() -> None:
+    values = np.array([[0.5, NAN, 0.7]])
+    svg = heat_map(table({"surface.cls": values}), "surface.cls", label="x")
+    full = heat_map(table({"surface.cls": np.array([[0.5, 0.6, 0.7]])}), "surface.cls", label="x")
+    cell = r"stroke:var\(--hl-rule"
+    assert len(re.findall(cell, full)) - len(re.findall(cell, svg)) == 1
+
+
+def test_the_numbers_of_the_listed_heads_stand_in_their_cells() -> None:
+    scores = table({"surface.cls": np.array([[0.1, 0.72], [0.3, 0.2]])})
+    svg = heat_map(scores, "surface.cls", marked=scores.best("surface.cls", 2), label="x")
+    texts = [
+        (float(x), float(y), words) for x, y, words in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', svg)
+    ]
+    (top,) = [text for text in texts if text[2] == ".720" and text[1] < 60]
+    (second,) = [text for text in texts if text[2] == ".300"]
+    assert top[0] > second[0]  # head 1 stands right of head 0
+    assert top[1] < second[1]  # layer 0 above layer 1
+
+
+@pytest.mark.parametrize(
+    ("values", "chance"),
+    [([0.3], 0.3), ([0.0], 0.0), ([-0.2, 0.1], 0.0), ([0.1, 0.2], 0.9), ([0.5, 0.5], NAN), ([0.0, 1.0], 0.0)],
+)
+def test_the_edges_of_a_scale_rise(values: list[float], chance: float) -> None:
+    for unit in ("share", "ratio", "nats", "tokens"):
+        metric = Metric("a.b", "", "", unit)  # type: ignore[arg-type]
+        scale = scale_of(metric, np.array([values]), chance)
+        assert (np.diff(scale.edges) > 0).all()
+        assert len(scale.edges) == len(scale.colours) + 1
+
+
+def test_a_small_plot_has_a_tick_for_each_value_and_points_at_one() -> None:
+    svg = sparkline(np.array([[0.0, 0.5], [1.0, NAN]]), 0.5, 0.25)
+    assert re.findall(r"M([\d.]+) 5v9", svg) == ["2.0", "50.0", "98.0"]
+    assert re.findall(r'class="me" d="M([\d.]+)', svg) == ["50.0"]
+    assert re.findall(r'class="chance" d="M([\d.]+)', svg) == ["26.0"]
+
+
+# -------------------------------------------------------------------------------------------------- colours and numbers
+
+
+def themes() -> dict[str, dict[str, str]]:
+    import headlens.report
+
+    style = (Path(headlens.report.__file__).parent / "templates" / "style.css").read_text()
+    light, dark = re.findall(r":root\{(.*?)\}", style, re.DOTALL)[:2]
+    colours = [dict(re.findall(r"--([\w-]+):(#[0-9a-f]{6})", block)) for block in (light, dark)]
+    return {"light": colours[0], "dark": colours[0] | colours[1]}
+
+
+def contrast(one: str, other: str) -> float:
+    """Of two colours by the rule of WCAG 2.1."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_figures_and_style_sheet_have_one_palette() -> None:
+    light = themes()["light"]
+    assert {name: light[f"hl-{name}"] for name in PALETTE} == PALETTE
+    assert len(set(PALETTE.values())) == len(PALETTE)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(theme: str) -> None:
+    colours = themes()[theme]
+    pairs = [(ink, "hl-bg") for ink in ("hl-ink", "hl-ink2", "ink3", "link", "hl-mark")]
+    pairs += [(ink, "wash") for ink in ("hl-ink", "ink3")]
+    pairs += [(f"{trait}-text", trait) for trait in ("position", "punctuation", "sink", "broad")]
+    pairs += [("hl-qlo", f"hl-{step}") for step in ("q0", "q1", "q2", "q3", "d1", "d2", "d3", "d4", "d5")]
+    pairs += [("hl-qhi", f"hl-{step}") for step in ("q4", "q5", "q6", "d0", "d6")]
+    weak = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
+    assert {pair: ratio for pair, ratio in weak.items() if ratio < 4.5} == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "digits", "text"),
+    [
+        (0.7311, "share", None, ".731"),
+        (1.0, "share", 2, "1.00"),
+        (0.0, "share", None, ".000"),
+        (0.0004, "share", None, "<.001"),
+        (0.004, "share", 2, "<.01"),
+        (-0.0004, "share", None, ".000"),
+        (-0.25, "share", 2, "−.25"),
+        (0.5, "ratio", None, "0.50"),
+        (-1.034, "tokens", None, "−1.03"),
+        (-0.001, "tokens", None, "0.00"),
+        (3.0, "nats", None, "3.00"),
+        (NAN, "share", None, "not defined"),
+    ],
+)
+def test_numbers_are_printed_as_the_design_says(value: float, unit: Any, digits: int | None, text: str) -> None:
+    assert number(value, unit, digits=digits) == text
+
+
+def test_counts_and_intervals_are_printed_as_the_design_says() -> None:
+    assert (count(9031.0), count(2.5), count(10158), count(NAN)) == ("9,031", "2.5", "10,158", "not defined")
+    assert (interval(-0.1, 0.25, "share"), interval(NAN, NAN, "share")) == ("−.100 to .250", "none")
+
+
+# --------------------------------------------------------------------------------------------------- files and notebooks
+
+
+def test_the_report_is_written_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = table({"surface.cls": np.full((1, 1), 0.7)})
+    path = tmp_path / "out" / "report.html"
+    write_report(scores, PROVENANCE, path)
+    before = path.read_text(encoding="utf-8")
+    assert before == render_report(scores, PROVENANCE)
+
+    def half(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:99])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+    with pytest.raises(OutputError, match=r"report.html cannot be written \(No space left"):
+        write_report(scores, {}, path)
+    assert path.read_text(encoding="utf-8") == before
+    assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_file_name_that_is_no_text_does_not_stop_the_report(tmp_path: Path) -> None:
+    scores = table({"surface.cls": np.full((1, 1), 0.7)})
+    write_report(scores, {"corpus": {"files": [{"name": "caf\udce9.txt"}]}}, tmp_path / "report.html")
+    assert "caf\\udce9.txt" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_summary_stands_alone(scores: ScoreTable) -> None:
+    html = render_summary(scores, PROVENANCE)
+    page = read(html)
+    assert [item.text for item in page.all("li")] == [finding.text for finding in findings(scores)]
+    assert [drawing.attributes["aria-label"].split(",")[0] for drawing in page.all("svg")] == [
+        "Heat map of Title of position.mass[-1]",
+        "Heat map of Title of position.mass[1]",
+        "Heat map of Title of surface.cls",
+    ]
+    assert not {"style", "script", "html", "link"} & {node.tag for node in page.walk()}
+    assert "://" not in html
+    for node in page.all("p") + page.all("li"):
+        assert "color:" in node.attributes["style"] or "color:" in node.parent.attributes["style"]  # type: ignore[union-attr]
