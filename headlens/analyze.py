@@ -176,13 +176,16 @@ def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Analyzer]
     by_layer: dict[int, dict[tuple[str, str], Tensor]] = {}
     tokens = batch.input_ids.shape[1]
     causal: list[bool] = []
+    rows_of_last: list[int] = []
 
     def observe(attention: LayerAttention) -> None:
         causal.append(attention.is_causal)
         sums = by_layer.setdefault(attention.layer, {})
         _add_into(sums, attention, batch, analyzers)
-        if attention.layer == last and attention.query_start + attention.probs.shape[2] == tokens:
-            raise _Enough
+        if attention.layer == last:
+            rows_of_last.append(attention.probs.shape[2])
+            if sum(rows_of_last) == tokens:
+                raise _Enough
 
     with torch.inference_mode(), capture(model, observe, way=way) as sites:
         last = max(site.layer for site in sites)
@@ -208,7 +211,10 @@ def _add_into(
     for analyzer in analyzers:
         for key, value in analyzer.observe(attention, batch).items():
             place = (analyzer.name, key)
-            sums[place] = sums[place] + value.double() if place in sums else value.double()
+            if place in sums:
+                sums[place].add_(value)
+            else:
+                sums[place] = value.to(torch.float64, copy=True)
 
 
 def _uniform_head(batch: Batch, is_causal: bool) -> Iterable[LayerAttention]:

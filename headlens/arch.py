@@ -40,7 +40,7 @@ SPECS = {
     "distilbert": ArchSpec("out_lin"),
     "albert": ArchSpec("dense", is_shared=True),
     "modernbert": ArchSpec("Wo"),
-    **dict.fromkeys(["gpt2", "gpt_bigcode", "imagegpt"], ArchSpec("c_proj")),
+    **dict.fromkeys(["gpt2", "gpt_bigcode"], ArchSpec("c_proj")),
     **dict.fromkeys(["gpt_neox", "phi"], ArchSpec("dense")),
     **dict.fromkeys(["opt", "gptj", "biogpt"], _OUT_PROJ),
     **dict.fromkeys(["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "phi3"], _LLAMA),

@@ -328,11 +328,12 @@ def as_additive_mask(mask: Shaped[Tensor, "*shape"], dtype: torch.dtype) -> Floa
     if mask.is_complex():
         raise InvalidAttention(f"A mask is bool, integer 0/1 or floating numbers, and came as {mask.dtype}.")
     if mask.is_floating_point() and not _holds_only_zeros_and_ones(mask):
-        if bool((mask.isnan() | (mask == torch.inf)).any()):
+        added = mask.to(dtype)
+        if bool((added.isnan() | (added == torch.inf)).any()):
             raise InvalidAttention(
-                "The mask holds NaN or +inf: give finite numbers to add, or -inf for a key out of sight."
+                f"The mask holds NaN or +inf in {dtype}: add finite numbers, or -inf where a key is out of sight."
             )
-        return mask.to(dtype)
+        return added
     if mask.dtype != torch.bool and bool(((mask != 0) & (mask != 1)).any()):
         raise InvalidAttention(
             f"An integer mask must hold only 1 (attend) and 0, and goes from {int(mask.min())} to {int(mask.max())}; "

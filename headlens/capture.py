@@ -6,6 +6,8 @@ every attention layer of the model runs through that function, in one of two way
 
 exact   the model file's own eager function computes; the outputs are those of attn_implementation="eager", bit for bit
 fast    the same formula in slices of query rows, so that no [query, key] matrix of a long text is ever whole in memory
+
+A third, "both", is for the self-check: each layer computes in both ways from the same inputs.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from headlens.errors import CaptureError, UnsupportedModel
 from headlens.records import LayerAttention, Stack
 
 Observe = Callable[[LayerAttention], None]
-Way = Literal["exact", "fast"]
+Way = Literal["exact", "fast", "both"]
 
 NAME = "headlens"
 SLICE_BYTES = 4 << 20  # probabilities of one slice: small enough to stay in a core's cache while they are scored
@@ -74,7 +76,8 @@ def capture(
         [layer, head] or [batch, layer, head]: multiplies every head's output before W_O, 0 silences the head.
         Gradients flow to them. A model of several stacks takes a dict by stack ("encoder", "decoder", "cross").
     way
-        "exact" or "fast", as above. The scores of both agree to 1e-6 in float32.
+        "exact" or "fast", as above. The scores of both agree to 1e-6 in float32. "both" delivers each layer's slices,
+        if the fast way has any for it, and then the exact whole, with which the model goes on.
     slice_bytes
         How large the probabilities of one slice may be in the fast way.
 
@@ -94,7 +97,7 @@ def capture(
     tap = _Tap(model, observe, _gates_by_stack(gates, sites), way, slice_bytes)
     with ExitStack() as stack:
         stack.enter_context(_tapped(tap, sites))
-        stack.enter_context(_switched(model))
+        stack.enter_context(switched(model, NAME))
         stack.enter_context(_prepared_forward(model, tap))
         yield sites
 
@@ -150,8 +153,10 @@ def _attend(
         return _eager(module, query, key, value, attention_mask, is_causal, kwargs)
     _refuse_training(module)
     site = tap.next_site(module)
-    if tap.way == "fast" and _is_plain(module, kwargs):
-        return _attend_in_slices(tap, site, query, key, value, attention_mask, is_causal, kwargs.get("scaling"))
+    if tap.way != "exact" and _is_plain(module, kwargs):
+        sliced = _attend_in_slices(tap, site, query, key, value, attention_mask, is_causal, kwargs.get("scaling"))
+        if tap.way == "fast":
+            return sliced
     context, probs = _eager(module, query, key, value, attention_mask, is_causal, kwargs)
     start = _query_start(site, query, key, attention_mask)
     attention = LayerAttention(
@@ -200,7 +205,8 @@ def _attend_in_slices(
     rows = -(-queries // -(-queries // rows))  # the same number of slices, of nearly equal size
     context = query.new_empty(batch, queries, heads, value.shape[-1])
     causal = is_causal and mask is None and queries > 1
-    for first in range(0, queries, rows):
+    # From the end: causal slices get smaller, so each fits into the memory that the one before it has left.
+    for first in reversed(range(0, queries, rows)):
         last = min(first + rows, queries)
         keys = last if causal else key.shape[2]  # what no row of the slice may see need not be computed
         seen = _causal_slice(first, last, query.device) if causal else _rows_of(mask, first, last)
@@ -219,12 +225,9 @@ def _probs(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Ten
     batch, heads, queries, dim = query.shape
     grouped = query.reshape(batch, key.shape[1], -1, dim)  # query heads of one key/value head are neighbours
     scores = (grouped @ key.transpose(-1, -2)).view(batch, heads, queries, -1)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(scale)
     if mask is not None:
-        if mask.dtype == torch.bool:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores + mask
+        scores = scores.masked_fill_(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
     return scores.softmax(dim=-1)
 
 
@@ -372,14 +375,15 @@ def _own_layer(module: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, prob
 
 
 @contextmanager
-def _switched(model: nn.Module) -> Iterator[None]:
-    """Put every config of the model on our attention function, and back. Configs may be shared between models."""
+def switched(model: nn.Module, implementation: str) -> Iterator[None]:
+    """Put every config of the model on an attention implementation, and back. Configs may be shared between models."""
     configs = _configs_of(model)
     with _LOCK:
         for config in configs:
             _, own, users = _SWITCHED.get(id(config), (config, config._attn_implementation_internal, 0))
             _SWITCHED[id(config)] = (config, own, users + 1)
-            config._attn_implementation_internal = NAME
+            if users == 0 or implementation == NAME:
+                config._attn_implementation_internal = implementation
     try:
         yield
     finally:
@@ -427,6 +431,8 @@ def _before_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     tap.calls.clear()
     given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
     given = {**given, **given.pop("kwargs", {})}
+    if tap.way == "fast" and given.get("output_attentions"):
+        raise CaptureError('The fast way has no whole matrices for output_attentions=True: capture with way="exact".')
     mask = given.get("attention_mask")
     if not isinstance(mask, Tensor) or mask.dim() != 2 or not _is_left_padded(mask):
         return None

@@ -316,12 +316,12 @@ def _decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str
     return tokenizer.backend_tokenizer.decode_batch([[token] for token in ids], skip_special_tokens=False)
 
 
-def _without_markers(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[str]:
+def _without_markers(tokenizer: PreTrainedTokenizerBase, strings: list[str]) -> list[str]:
     """Without white space and without the signs for it and for the inside of a word ("##.", "▁.", ".</w>")."""
     model = tokenizer.backend_tokenizer.model
     inside = getattr(model, "continuing_subword_prefix", None) or ""
     end = getattr(model, "end_of_word_suffix", None) or ""
-    return [text.strip().removeprefix(inside).removesuffix(end).strip("▁Ġ") for text in texts]
+    return [text.strip().removeprefix(inside).removesuffix(end).strip("▁Ġ") for text in strings]
 
 
 def _batch(group: list[_Input], frame: _Frame, classes: _ClassIds, pad: int) -> Batch:

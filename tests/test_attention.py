@@ -294,12 +294,13 @@ def test_masks_broadcast_from_the_right(shape):
         (torch.full((5, 7), -10000), r"goes from -10000 to -10000; numbers to be added .* floating"),
         (torch.full((5, 7), torch.nan), "NaN"),
         (torch.full((5, 7), torch.inf), r"\+inf"),
+        (torch.full((5, 7), 1e300, dtype=torch.float64), r"\+inf in torch\.float32"),
         (torch.zeros(5, 7, dtype=torch.complex64), "complex64"),
     ],
 )
 def test_masks_that_cannot_be_meant_are_refused(mask, words):
     with pytest.raises(InvalidAttention, match=words):
-        layer()(states(5), states(), states(), mask)
+        layer(dtype=torch.float32)(*(states(tokens, dtype=torch.float32) for tokens in (5, 7, 7)), mask)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -387,23 +387,25 @@ def test_a_full_stop_inside_a_word_piece_counts():
 
 
 def test_marks_for_white_space_that_no_decoder_removes_do_not_hide_a_full_stop():
-    tokenizer = unigram()
-    tokenizer.backend_tokenizer.decoder = decoders.Fuse()
-    encoded = encode_texts([". the . cat"], tokenizer, max_length=20)
-    assert len(marked(encoded, tokenizer, "full_stop")) == 2
+    backend = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁.", -1.0), ("▁,", -1.0), ("▁a", -1.0)], unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    batch = only_batch(encode_texts(["a . a ,"], PreTrainedTokenizerFast(tokenizer_object=backend), max_length=9))
+    assert batch.input_ids.tolist() == [[3, 1, 3, 2]]
+    assert batch.token_classes["full_stop"].tolist() == [[False, True, False, False]]
+    assert batch.token_classes["comma"].tolist() == [[False, False, False, True]]
 
 
 def test_a_special_token_is_no_full_stop_and_a_full_stop_no_special_token():
-    """The tokenizer ends each text with the very token that the text has for a full stop."""
-    tokenizer = byte_level(sep_token=".")
-    stop = tokenizer.convert_tokens_to_ids(".")
+    """The tokenizer sets each text between the very tokens that the text has for a comma and a full stop."""
+    tokenizer = byte_level(cls_token=",", sep_token=".")
+    comma, stop = tokenizer.convert_tokens_to_ids([",", "."])
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A .", special_tokens=[(".", stop)]
+        single=", $A .", special_tokens=[(",", comma), (".", stop)]
     )
-    batch = only_batch(encode_texts(["x.x"], tokenizer, max_length=20))
-    assert batch.input_ids[0, [1, 3]].tolist() == [stop, stop]
-    assert batch.token_classes["full_stop"].tolist() == [[False, True, False, False]]
-    assert batch.token_classes["sep"].tolist() == batch.special.tolist() == [[False, False, False, True]]
+    batch = only_batch(encode_texts(["x,x.x"], tokenizer, max_length=20))
+    places = {name: member[0].nonzero().flatten().tolist() for name, member in batch.token_classes.items()}
+    assert batch.input_ids[0, [0, 2, 4, 6]].tolist() == [comma, comma, stop, stop]
+    assert places == {"first": [0], "cls": [0], "comma": [2], "full_stop": [4], "sep": [6], "other_special": []}
 
 
 def test_a_class_without_a_token_is_there_and_empty():
@@ -442,12 +444,30 @@ def test_a_tokenizer_that_is_not_fast_is_refused(made, call):
         call(slow)
 
 
-def test_a_tokenizer_with_special_tokens_inside_the_text_is_refused():
+def test_a_tokenizer_that_adds_within_the_text_is_refused():
     tokenizer = wordpiece()
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="$A [SEP] $A", special_tokens=[("[SEP]", 3)]
     )
     with pytest.raises(UnsupportedModel, match="only adds at the ends"):
+        encode_texts(["the cat"], tokenizer, max_length=9)
+
+
+class Appending(PreTrainedTokenizerFast):
+    """Adds a token of its own without saying that it is a special one."""
+
+    def _encode_plus(self, text, *, add_special_tokens=True, **options):
+        encoded = super()._encode_plus(text, add_special_tokens=add_special_tokens, **options)
+        if add_special_tokens:
+            for ids, special in zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True):
+                ids.append(3)
+                special.append(0)
+        return encoded
+
+
+def test_a_tokenizer_that_hides_what_it_adds_is_refused():
+    tokenizer = Appending(tokenizer_object=byte_level().backend_tokenizer)
+    with pytest.raises(UnsupportedModel, match="Expected Appending to put its special tokens before and after"):
         encode_texts(["the cat"], tokenizer, max_length=9)
 
 

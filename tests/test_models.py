@@ -7,7 +7,10 @@ import importlib.util
 import json
 import logging
 import shutil
+import sys
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import huggingface_hub
@@ -269,6 +272,11 @@ def no_base_class(folder: Path) -> None:
     (folder / "config.json").write_text(transformers.TrOCRConfig().to_json_string())
 
 
+def no_heads(folder: Path) -> None:
+    no_weights(folder)  # the config is judged before the weights are looked for
+    (folder / "config.json").write_text(transformers.MambaConfig().to_json_string())
+
+
 def broken_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{")
 
@@ -295,6 +303,7 @@ def empty_tokenizer(folder: Path) -> None:
         (heads_do_not_divide, "5 heads for a hidden size of 32|not a multiple of the number of attention heads"),
         (heads_in_words, "num_attention_heads"),
         (no_base_class, "the model_type 'trocr', which transformers .* has no base model class for"),
+        (no_heads, "'mamba' must give num_attention_heads as a whole number, got None"),
         (broken_tokenizer, "The tokenizer of .* cannot be loaded"),
         (empty_tokenizer, "The tokenizer of .* has no vocabulary"),
     ],
@@ -384,37 +393,77 @@ def test_without_tokenizer_files_there_is_none(folder: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- quiet
 
 
+class Messages(logging.Handler):
+    """What reaches the user's log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record.getMessage())
+
+
 @pytest.fixture
-def _user_settings() -> Iterator[None]:
-    level = transformers_logging.get_verbosity()
-    yield
+def messages() -> Iterator[list[str]]:
+    """A user who wants to read all that transformers says."""
+    level, handler = transformers_logging.get_verbosity(), Messages()
+    transformers_logging.set_verbosity(logging.INFO)
+    transformers_logging.add_handler(handler)
+    yield handler.seen
+    transformers_logging.remove_handler(handler)
     transformers_logging.set_verbosity(level)
     transformers_logging.enable_progress_bar()
 
 
-@pytest.mark.usefixtures("_user_settings")
 @pytest.mark.parametrize("damage", [None, one_layer_missing, other_sizes], ids=["loads", "refused", "raises"])
-@pytest.mark.parametrize("bars", [True, False])
+@pytest.mark.parametrize(("bars", "hub_bars"), [(True, True), (True, False), (False, False)])
 def test_loading_is_silent_and_gives_the_settings_back(
-    folder: Path, capfd: pytest.CaptureFixture[str], damage: Callable[[Path], None] | None, bars: bool
+    folder: Path,
+    messages: list[str],
+    capfd: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None] | None,
+    bars: bool,
+    hub_bars: bool,
 ) -> None:
-    def extra_head(weights: dict[str, torch.Tensor]) -> None:
-        weights["cls.extra.weight"] = torch.zeros(2)  # transformers reports what it does not use
-
-    edit_weights(folder, extra_head)
     if damage:
         damage(folder)
-    transformers_logging.set_verbosity(logging.INFO)
-    transformers_logging.enable_progress_bar() if bars else transformers_logging.disable_progress_bar()
-    if damage is None:
+    set_bars(bars, hub_bars)
+    with nullcontext() if damage is None else pytest.raises(UnsupportedModel):
         load_model(str(folder))
-    else:
-        with pytest.raises(UnsupportedModel):
-            load_model(str(folder))
     assert capfd.readouterr() == ("", "")
+    assert messages == []
     assert transformers_logging.get_verbosity() == logging.INFO
-    assert transformers_logging.is_progress_bar_enabled() is bars
-    assert huggingface_hub.utils.are_progress_bars_disabled() is not bars
+    assert bars_shown() == (bars, hub_bars)
+
+
+def test_what_asks_no_setting_is_silent_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+
+    def noisy(*args: object, **options: object) -> object:
+        shown.append(bars_shown())
+        sys.stderr.write("50%")  # as the reader of .gguf files does
+        warnings.warn("no setting stops me", UserWarning, stacklevel=2)
+        return load(*args, **options)
+
+    load = transformers.AutoModel.from_pretrained
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", noisy)
+    load_model(str(folder))
+    assert capfd.readouterr() == ("", "")
+    assert shown == [(False, False)]
+
+
+def set_bars(bars: bool, hub_bars: bool) -> None:
+    transformers_logging.enable_progress_bar() if bars else transformers_logging.disable_progress_bar()
+    if not hub_bars:
+        huggingface_hub.utils.disable_progress_bars()
+
+
+def bars_shown() -> tuple[bool, bool]:
+    """Whether transformers, and the hub, would show progress bars."""
+    return transformers_logging.is_progress_bar_enabled(), not huggingface_hub.utils.are_progress_bars_disabled()
 
 
 # ---------------------------------------------------------------------------------------------------------- head_counts

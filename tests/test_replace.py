@@ -174,6 +174,7 @@ def test_torchs_layer(batch_first, options, dtype, tolerance):
 
 def test_torchs_weights_are_copied_and_its_mode_kept():
     theirs = nn.MultiheadAttention(24, 6, dropout=0.25)
+    assert not MultiHeadAttention.from_torch(copy.deepcopy(theirs).eval()).training
     theirs.out_proj.weight.requires_grad_(False)
     ours = MultiHeadAttention.from_torch(theirs)
     assert ours.training
@@ -254,17 +255,18 @@ def test_a_replaced_model_gives_the_same_gradients(name):
         torch.testing.assert_close(found[path], gradient, rtol=0, atol=tolerance, msg=path)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(("implementation", "is_padded"), [("eager", True), ("sdpa", True), ("sdpa", False)])
 @pytest.mark.parametrize(
     ("name", "cache"),
     [("bert decoder", "dynamic")]  # it has no static one
     + [(name, cache) for name in ("gpt2", "llama", "mistral", "qwen2") for cache in ("dynamic", "static")],
 )
-def test_a_replaced_model_generates_the_same_with_a_cache(name, cache, implementation):
+def test_a_replaced_model_generates_the_same_with_a_cache(name, cache, implementation, is_padded):
     theirs, inputs = language_model(name), batch()
     ours = copy.deepcopy(theirs)
     replace_attention(ours)
-    inputs["attention_mask"] = inputs["attention_mask"].flip(1)
+    # without padding sdpa is given no mask at all, for the prompt in a static cache too
+    inputs["attention_mask"] = inputs["attention_mask"].flip(1) if is_padded else torch.ones(3, 17, dtype=torch.long)
     options = {
         "max_new_tokens": 6,
         "min_new_tokens": 6,

@@ -116,6 +116,14 @@ def test_best_heads_come_first_and_equal_ones_in_the_order_of_the_model() -> Non
     assert found[2] == HeadScore(1, 2, 1 / 3, 1 / 3 - 0.125, 1 / 3 + 0.125, 0.05, 41.0)
 
 
+def test_equal_heads_keep_their_order_however_many_they_are() -> None:
+    half = np.full((1, 20, 20), 0.5)
+    half[0, 7, 3] = 0.6
+    scores = ScoreTable((PREVIOUS,), half, half, half, half, np.array([0.1]))
+    names = [head.name for head in scores.best("position.mass[-1]", 400)]
+    assert names == ["L7H3", *(f"L{place // 20}H{place % 20}" for place in range(400) if place != 143)]
+
+
 def test_smallest_heads_come_first_when_asked_for() -> None:
     found = table().best("position.mass[-1]", 9, smallest=True)
     assert [head.name for head in found] == ["L0H0", "L0H2", "L1H2", "L0H1", "L1H1"]  # and never the NaN of L1H0
@@ -293,14 +301,15 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "real.txt").read_text() == "new"
 
 
-@pytest.mark.parametrize("place", ["folder", "file/below", os.devnull])
+@pytest.mark.parametrize("place", ["folder", "file/below", "pipe"])
 def test_a_place_that_holds_no_file_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")  # stands for /dev/null, which a test must not put at risk
     (tmp_path / "file").write_text("a file, not a folder")
     with pytest.raises(OutputError, match=place):
         atomic_write(tmp_path / place, lambda temporary: temporary.write_text("new"))
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
-    assert not Path(os.devnull).is_file()
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_importing_the_scores_costs_little() -> None:

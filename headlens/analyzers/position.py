@@ -111,7 +111,7 @@ class Position(Analyzer):
             ),
             "distance": profile.double() @ distance.abs().double(),
             "signed": profile.double() @ distance.double(),
-            "square": torch.einsum("bhqk,bhqk,bq->bh", attention.probs, attention.probs, rows.to(paid.dtype)),
+            "square": (torch.linalg.vector_norm(attention.probs, dim=-1).square() * rows[:, None]).sum(dim=-1),
             "bins": _binned(profile, distance),
             "pairs": batch.derived(f"position.pairs{part}", lambda b: _pairs(b, attention.is_causal, start, stop)),
         }
@@ -144,12 +144,14 @@ def offset_profile(
     probs: Float[Tensor, "batch head query key"], rows: Bool[Tensor, "batch query"], start: int = 0
 ) -> tuple[Float[Tensor, "batch head distance"], Tensor]:
     """Mass at every relative position, summed over `rows`, and the relative positions (key minus query)."""
-    queries, keys = probs.shape[-2:]
+    batch, head, queries, keys = probs.shape
     width = queries + keys - 1
-    # Rows that are one longer than `width` and read as rows of `width` are each shifted by one more: with the last
-    # query first, all pairs of one distance come to stand in one column.
-    sheared = F.pad(probs.flip(-2), (0, queries)).flatten(-2)[..., : queries * width].unflatten(-1, (queries, width))
-    profile = (rows.flip(-1).to(probs.dtype)[:, None, None] @ sheared).squeeze(-2)
+    # Written in rows of width - 1 and read in rows of `width`, each row of `probs` stands one place further left than the
+    # row above, so that all pairs of one distance come to stand in one column.
+    sheared = probs.new_zeros(batch, head, queries, width)
+    steps = (head * queries * width, queries * width, width - 1, 1)
+    sheared.as_strided(probs.shape, steps, sheared.storage_offset() + queries - 1).copy_(probs)
+    profile = (rows.to(probs.dtype)[:, None, None] @ sheared).squeeze(-2)
     return profile, torch.arange(1 - queries - start, keys - start, device=probs.device)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 import numpy as np
+import numpy.typing as npt
 
 from headlens.report.numbers import number
 from headlens.scores import Floats, HeadScore, Metric, ScoreTable
@@ -186,7 +187,16 @@ def _draw_cells(cells: Axes, bar: Axes, values: Floats, scale: Scale) -> None:
     )
     cells.set_axis_off()
     bar.set_axis_off()
+    _cross_out(cells, np.argwhere(np.isnan(values)))
     _number_cells(cells, layers, heads)
+
+
+def _cross_out(cells: Axes, places: npt.NDArray[np.intp]) -> None:
+    """A slanting line through every cell [place, (layer, head)], all of them one path."""
+    layer, head = places.T
+    gap = np.full(len(places), np.nan)
+    across, down = (np.stack(ends, axis=1).ravel() for ends in ((head, head + 1, gap), (layer + 1, layer, gap)))
+    cells.plot(across, down, color=PALETTE["ink2"], linewidth=0.8, alpha=0.6, scalex=False, scaley=False)
 
 
 def _number_cells(cells: Axes, layers: int, heads: int) -> None:

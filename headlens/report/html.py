@@ -301,7 +301,7 @@ def _figure_caption(scores: ScoreTable, metric: Metric) -> str:
         words = "No head is above chance, so every cell stays empty."
     else:
         words = "Colour starts above chance; a head at or below it stays empty."
-    return words + (" A gap: not defined for that head." if np.isnan(values).any() else "")
+    return words + (" Crossed out: not defined for that head." if np.isnan(values).any() else "")
 
 
 def _rows(heads: Sequence[HeadScore], metric: Metric, macro: Floats | None) -> list[_Row]:
