@@ -37,7 +37,7 @@ Observe = Callable[[LayerAttention], None]
 Way = Literal["exact", "fast", "both"]
 
 NAME = "headlens"
-SLICE_BYTES = 4 << 20  # probabilities of one slice: small enough to stay in a core's cache while they are scored
+SLICE_BYTES = 2 << 20  # probabilities of one slice: small enough to stay in a core's cache while they are scored
 
 # Keywords of attention calls that do not change q k^T * scaling + mask -> softmax -> v. Any other keyword that is not
 # None (softcap, s_aux, position_bias, ...) sends the call to the model file's own eager function.
@@ -429,10 +429,14 @@ def _before_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     if tap is None:
         return None
     tap.calls.clear()
-    given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
-    given = {**given, **given.pop("kwargs", {})}
-    if tap.way == "fast" and given.get("output_attentions"):
+    if tap.way == "fast" and _given(model, args, kwargs).get("output_attentions"):
         raise CaptureError('The fast way has no whole matrices for output_attentions=True: capture with way="exact".')
+    return with_positions(model, args, kwargs)
+
+
+def with_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A forward pre-hook: the arguments with position_ids, if a batch padded on the left comes without; else None."""
+    given = _given(model, args, kwargs)
     mask = given.get("attention_mask")
     if not isinstance(mask, Tensor) or mask.dim() != 2 or not _is_left_padded(mask):
         return None
@@ -444,6 +448,12 @@ def _before_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     if any(given.get(name) is not None for name in ("cache", "past_key_values")):
         return None  # the padded text is encoded already, and was looked at then
     raise CaptureError(f"{type(model).__name__} counts positions from the left edge: pad its batches on the right.")
+
+
+def _given(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    return {**given, **given.pop("kwargs", {})}
 
 
 def _is_left_padded(mask: Tensor) -> bool:

@@ -175,7 +175,7 @@ def _plain_errors(if_interrupted: str) -> Iterator[None]:
 
 
 def _tell(result: Profile, report: Path) -> None:
-    from headlens.report import findings
+    from headlens.report.findings import findings
 
     model, corpus = result.provenance["model"], result.provenance["corpus"]
     typer.echo(f"{model['name']}: {model['layers']} layers x {model['heads']} heads")
@@ -183,6 +183,6 @@ def _tell(result: Profile, report: Path) -> None:
     typer.echo(f"Self-check {result.provenance['selfcheck']['line']}")
     for note in result.provenance["notes"]:
         typer.echo(f"Note: {note}")
-    for sentence in findings(result.scores):
-        typer.echo(f"- {sentence}")
+    for finding in findings(result.scores):
+        typer.echo(f"- {finding.text}")
     typer.echo(f"Report: {report}")

@@ -47,7 +47,7 @@ def collect(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     texts: str | Sequence[str],
-    what: Sequence[What] = ("q", "k", "v", "probs", "context"),
+    what: What | Sequence[What] = ("q", "k", "v", "probs", "context"),
     *,
     limit_bytes: int = LIMIT_BYTES,
 ) -> list[Collected]:
@@ -68,17 +68,20 @@ def collect(
         No text, or one that is longer than the model takes.
     """
     texts = [texts] if isinstance(texts, str) else list(texts)
+    what = [what] if isinstance(what, str) else list(what)
     unknown = sorted(set(what) - set(get_args(What)))
     if unknown:
         raise CaptureError(f"collect knows {', '.join(get_args(What))}, got {', '.join(unknown)}.")
     network = model.base_model
     network = network.get_encoder() if network.config.is_encoder_decoder else network
     encoded = encode_texts(texts, tokenizer, max_length=max_length_of(network.config, tokenizer))
-    if encoded.cut_documents or encoded.empty:
+    if encoded.cut_documents:
         raise CorpusError(
-            f"{encoded.cut_documents} of {len(texts)} texts are longer than the {encoded.max_length} tokens that the model "
-            f"takes, and {encoded.empty} have no token: shorten or leave them out."
+            f"{encoded.cut_documents} of {len(texts)} texts are longer than the {encoded.max_length} tokens that the "
+            f"model takes: shorten them, or leave them out."
         )
+    if encoded.empty:
+        raise CorpusError(f"{encoded.empty} of {len(texts)} texts have no token: leave them out.")
     _check_memory(network, encoded.batches, what, limit_bytes)
     found: dict[int, Collected] = {}
     for batch in encoded.batches:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headlens.arch import Site, attention_sites, output_bias, output_projection, output_weight
 from headlens.attention import repeat_kv
-from headlens.capture import SLICE_BYTES, Way, capture, switched
+from headlens.capture import SLICE_BYTES, Way, capture, switched, with_positions
 from headlens.errors import SelfCheckFailed, UnsupportedModel
 from headlens.records import LayerAttention, Stack
 
@@ -63,7 +63,7 @@ class SelfCheck:
 
     def to_dict(self) -> dict[str, Any]:
         laws = [{"law": law.name, "error": law.error, "tolerance": law.tolerance, "where": law.where} for law in self.laws]
-        return {"passed": self.passed, "line": self.line, "laws": laws}
+        return {"passed": self.passed, "line": self.line, "laws": laws, "unchecked": list(self.unchecked)}
 
 
 def check_model(model: nn.Module, inputs: Mapping[str, Tensor] | None = None) -> SelfCheck:
@@ -169,10 +169,14 @@ def _lost(watched: Tensor, plain: Tensor) -> Tensor:
 
 
 def _unwatched(model: nn.Module, inputs: Mapping[str, Tensor], tolerance: float) -> Tensor:
-    """What the model returns by itself. In half precision with eager attention, as its own may round differently in
-    every layer, and a deep model carries that far."""
-    with switched(model, "eager") if tolerance > TOLERANCES[torch.float32] else nullcontext():
-        return _hidden(model(**inputs))
+    """What the model returns by itself, from the same positions. In half precision with eager attention, as its own may
+    round differently in every layer, and a deep model carries that far."""
+    handle = model.register_forward_pre_hook(with_positions, with_kwargs=True)
+    try:
+        with switched(model, "eager") if tolerance > TOLERANCES[torch.float32] else nullcontext():
+            return _hidden(model(**inputs))
+    finally:
+        handle.remove()
 
 
 def _reported_once(exact: list[LayerAttention], sites: list[Site]) -> Law:

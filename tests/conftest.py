@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import random
 from collections.abc import Iterator
@@ -58,6 +59,29 @@ def _global_state_stays() -> Iterator[None]:
     torch.set_grad_enabled(grad)
     torch.set_num_threads(threads)
     assert found == (dtype, grad, threads), f"the test left dtype, grad mode and threads at {found}"
+
+
+class _Messages(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record)
+
+
+@pytest.fixture
+def messages() -> Iterator[list[logging.LogRecord]]:
+    """All that transformers says to a user who wants to read it; its progress bars and verbosity are put back."""
+    from transformers.utils import logging as transformers_logging
+
+    level, handler = transformers_logging.get_verbosity(), _Messages()
+    transformers_logging.set_verbosity(logging.INFO)
+    transformers_logging.add_handler(handler)
+    yield handler.seen
+    transformers_logging.remove_handler(handler)
+    transformers_logging.set_verbosity(level)
+    transformers_logging.enable_progress_bar()
 
 
 @pytest.fixture(scope="session")

@@ -191,6 +191,19 @@ def test_torchs_keys_that_are_no_tokens_are_refused(option):
         MultiHeadAttention.from_torch(nn.MultiheadAttention(24, 6, **{option: True}))
 
 
+@pytest.mark.parametrize("is_training", [False, True])
+def test_modes_are_kept(is_training):
+    for name in ("bert", "gpt2", "llama"):
+        model = base(name).train(is_training)
+        replace_attention(model)
+        assert {module.training for module in model.modules()} == {is_training}
+
+
+def test_gpt2s_weights_stay_stored_by_columns():
+    mha = MultiHeadAttention.from_huggingface(base("gpt2"), 0)  # with another layout a product may round differently
+    assert all(p.weight.T.is_contiguous() for p in (mha.q_proj, mha.k_proj, mha.v_proj, mha.o_proj))
+
+
 def test_reading_draws_no_random_numbers():
     model, before = base("llama"), torch.get_rng_state()
     MultiHeadAttention.from_huggingface(model, 0)

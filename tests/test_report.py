@@ -3,191 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from report_pages import (
+    HEADS,
+    LAYERS,
+    NAN,
+    PROVENANCE,
+    UNITS,
+    Node,
+    at,
+    cells,
+    full_size,
+    metric_sections,
+    one_metric,
+    planted,
+    printed,
+    read,
+    table,
+)
 
 from headlens.errors import OutputError
 from headlens.report import render_report, render_summary, write_report
-from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline
-from headlens.report.findings import RULES, findings, head_traits
-from headlens.report.numbers import count, interval, number
+from headlens.report.findings import RULES, findings
 from headlens.scores import SCHEMA, Metric, ScoreTable
 
-NAN = float("nan")
 EVIL = "<script>alert(1)</script>"
-LAYERS, HEADS = 3, 4
-
-PROVENANCE: dict[str, Any] = {
-    "headlens": "0.1.0",
-    "created": "2026-11-30T10:12:00+00:00",
-    "command": "headlens profile tiny text.txt",
-    "seed": 0,
-    "model": {
-        "name": "Tiny",
-        "source": "bundled",
-        "layers": LAYERS,
-        "heads": HEADS,
-        "kv_heads": 2,
-        "parameters": 22713216,
-        "dtype": "float32",
-        "is_causal": False,
-    },
-    "corpus": {
-        "files": [{"name": "text.txt", "sha256": "ab12", "bytes": 9}],
-        "documents": 1,
-        "tokens": 10158,
-        "scored_tokens": 9031,
-        "cut_documents": 0,
-    },
-    "run": {"device": "cpu", "folds": 20, "seconds": {"load": 1.25}},
-    "versions": {"torch": "2.13.0"},
-    "selfcheck": {
-        "passed": True,
-        "line": "all 12 heads recomputed",
-        "laws": [{"law": "rows sum to one", "error": 1.1e-7, "tolerance": 1e-5}],
-    },
-    "notes": ["Two documents were empty."],
-}
-
-
-# -------------------------------------------------------------------------------------------------------------- scores
-
-
-def planted(**changed: np.ndarray) -> ScoreTable:
-    """3 x 4 heads: L0H2 previous, L1H3 next, L2H0 [CLS] (which is the first token), L2H1 barely [SEP], L1H1 broad."""
-    values = {
-        "position.mass[-1]": at(0.04, {(0, 2): 0.997, (1, 0): 0.71}),
-        "position.mass[1]": at(0.03, {(1, 3): 0.66}),
-        "position.distance": at(4.0, {(0, 0): 9.25, (2, 3): 0.5}),
-        "position.distance_signed": at(0.0, {(0, 1): 3.5, (2, 2): -3.0}),
-        "surface.cls": at(0.1, {(2, 0): 0.92, (0, 1): 0.41}),
-        "surface.first": at(0.1, {(2, 0): 0.92, (0, 1): 0.41}),
-        "surface.sep": at(0.02, {(2, 1): 0.61}),
-        "surface.comma": at(0.01, {}),
-        "surface.breadth": at(0.5, {(1, 1): 0.96, (1, 0): 0.9}),
-    }
-    return table(values | changed)
-
-
-def at(rest: float, heads: dict[tuple[int, int], float]) -> np.ndarray:
-    """The same value for every head but for those named; a little apart, so that no two heads are equal."""
-    array = rest + 0.001 * np.arange(LAYERS * HEADS).reshape(LAYERS, HEADS) / (LAYERS * HEADS)
-    for head, value in heads.items():
-        array[head] = value
-    return array
-
-
-CHANCE = {"position.distance": 4.2, "position.distance_signed": 0.0, "surface.breadth": 1.0}
-UNITS = {"position.distance": "tokens", "position.distance_signed": "tokens", "surface.breadth": "ratio"}
-
-
-def table(values: dict[str, np.ndarray], *, with_macro: bool = True) -> ScoreTable:
-    metrics: list[Metric] = []
-    arrays: list[np.ndarray] = []
-    for name, array in values.items():
-        unit: Any = UNITS.get(name, "share")
-        metrics.append(Metric(name, f"Title of {name}", f"Meaning of {name}.", unit))
-        arrays.append(array)
-        if with_macro:
-            metrics.append(Metric(f"{name}.macro", f"Title of {name}, by input", "Macro.", unit))
-            arrays.append(array * 1.01)
-    stacked = np.stack(arrays).astype(float)
-    chance = np.array([CHANCE.get(metric.name.removesuffix(".macro"), 0.05) for metric in metrics])
-    support = np.where(np.isnan(stacked), 0.0, 9031.0)
-    return ScoreTable(tuple(metrics), stacked, support, stacked - 0.02, stacked + 0.015, chance)
-
-
-def one_metric(metric: Metric) -> ScoreTable:
-    half = np.full((1, 2, 2), 0.5)
-    return ScoreTable((metric,), half, half, half, half, np.array([0.1]))
-
-
-def full_size() -> ScoreTable:
-    """12 x 12 heads, 35 metrics and their macro forms, as of an encoder."""
-    rng = np.random.default_rng(0)
-    offsets = [f"position.{kind}[{o}]" for kind in ("mass", "mass_valid", "argmax") for o in range(-3, 4)]
-    kinds = ("first", "cls", "sep", "special", "full_stop", "comma", "sink_rows", "confidence", "breadth")
-    surface = [f"surface.{kind}" for kind in kinds]
-    others = ["position.distance", "position.distance_signed", "position.local", "position.variability", "surface.x"]
-    return table({name: rng.beta(0.7, 4, (12, 12)) for name in offsets + surface + others})
-
-
-# ---------------------------------------------------------------------------------------------------------------- page
-
-
-VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
-
-
-@dataclass
-class Node:
-    tag: str
-    attributes: dict[str, str]
-    parent: Node | None = None
-    children: list[Node | str] = field(default_factory=list)
-
-    def walk(self) -> Iterator[Node]:
-        yield self
-        for child in self.children:
-            if isinstance(child, Node):
-                yield from child.walk()
-
-    def all(self, tag: str, **attributes: str) -> list[Node]:
-        wanted = {key.rstrip("_"): value for key, value in attributes.items()}
-        return [
-            node
-            for node in self.walk()
-            if node.tag == tag and all(value in node.attributes.get(k, "").split() for k, value in wanted.items())
-        ]
-
-    def one(self, tag: str, **attributes: str) -> Node:
-        found = self.all(tag, **attributes)
-        assert len(found) == 1, f"{len(found)} of <{tag} {attributes}>"
-        return found[0]
-
-    @property
-    def text(self) -> str:
-        parts = [child if isinstance(child, str) else child.text for child in self.children]
-        return re.sub(r"\s+", " ", "".join(parts)).strip()
-
-
-class Reader(HTMLParser):
-    """A tree of the page; an end tag without its start tag is an error."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.here = self.root = Node("root", {})
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        node = Node(tag, {key: value or "" for key, value in attrs}, self.here)
-        self.here.children.append(node)
-        if tag not in VOID:
-            self.here = node
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.here.children.append(Node(tag, {key: value or "" for key, value in attrs}, self.here))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.here.tag == tag, f"</{tag}> closes <{self.here.tag}>"
-        assert self.here.parent is not None
-        self.here = self.here.parent
-
-    def handle_data(self, data: str) -> None:
-        self.here.children.append(data)
-
-
-def read(html: str) -> Node:
-    reader = Reader()
-    reader.feed(html)
-    reader.close()
-    assert reader.here is reader.root, f"<{reader.here.tag}> is never closed"
-    return reader.root
 
 
 @pytest.fixture(scope="module")
@@ -208,23 +53,6 @@ def large_html() -> str:
 @pytest.fixture(scope="module")
 def large_page(large_html: str) -> Node:
     return read(large_html)
-
-
-def metric_sections(page: Node) -> dict[str, Node]:
-    return {article.one("p", class_="name").one("code").text: article for article in page.all("article")}
-
-
-def cells(row: Node) -> list[str]:
-    return [cell.text for cell in row.children if isinstance(cell, Node)]
-
-
-def printed(value: float, decimals: int, *, zero: bool = True) -> str:
-    """Written apart from the report's own code: .731 or 0.73, with a true minus."""
-    text = f"{value:.{decimals}f}".replace("-", "−")
-    return text if zero else re.sub(r"^(−?)0\.", r"\1.", text)
-
-
-# --------------------------------------------------------------------------------------------------------------- tests
 
 
 def test_the_head_of_the_page_tells_what_was_run(page: Node) -> None:
@@ -251,18 +79,6 @@ def test_the_findings_are_what_was_planted(scores: ScoreTable, page: Node) -> No
     assert [finding.text for finding in findings(scores)] == told
 
 
-def test_many_heads_are_named_up_to_four_and_then_counted() -> None:
-    mass = np.full((LAYERS, HEADS), 0.1)
-    mass[0] = [0.9, 0.8, 0.7, 0.6]
-    assert findings(table({"position.mass[-1]": mass}))[0].text.endswith(
-        "; so do L0H1 (.80), L0H2 (.70) and L0H3 (.60)."
-    )
-    mass[1, :2] = 0.55
-    assert findings(table({"position.mass[-1]": mass}))[0].text.endswith(
-        "; so do L0H1 (.80), L0H2 (.70), L0H3 (.60) and 2 more."
-    )
-
-
 def test_a_table_without_a_finding_says_so_and_names_the_nearest() -> None:
     flat = {"position.mass[-1]": at(0.1, {(1, 2): 0.498}), "position.mass[1]": at(0.2, {}), "surface.sep": at(0.1, {})}
     told = [finding.text for finding in findings(table(flat))]
@@ -276,38 +92,6 @@ def test_a_table_without_a_finding_says_so_and_names_the_nearest() -> None:
     page = read(render_report(table(flat), {}))
     assert [item.text for item in page.one("ul", class_="find").all("li")] == told
     assert {cell.text for cell in page.one("table", class_="map").one("tbody").all("td")} == {"·"}
-
-
-def test_a_value_at_the_threshold_is_no_finding() -> None:
-    exactly = table({"position.mass[-1]": at(0.1, {(1, 2): 0.5})})
-    assert not any(finding.passes for finding in findings(exactly))
-    assert not any(head.held for head in head_traits(exactly))
-
-
-def test_without_a_score_that_rules_read_there_is_nothing_to_find() -> None:
-    assert [f.text for f in findings(table({"surface.confidence": at(0.9, {})}))] == [
-        "No finding: the table holds none of the scores that the rules read."
-    ]
-
-
-def test_a_rule_may_look_below_its_threshold() -> None:
-    found = findings(table({"position.variability": at(0.4, {(2, 2): 0.012})}))[0]
-    assert found.passes
-    assert found.text.startswith("L2H2 attends by relative position whatever the words: .01 of the variance")
-
-
-def test_there_are_three_to_six_sentences_where_there_are_rules_enough() -> None:
-    assert len(findings(planted())) == 5
-    everything = {rule.metric: at(0.99, {}) for rule in RULES if not rule.is_below}
-    assert len(findings(table(everything))) == 6
-
-
-def test_the_first_token_is_not_told_twice_where_it_is_cls() -> None:
-    told = [finding.rule.metric for finding in findings(planted()) if finding.rule]
-    assert "surface.cls" in told
-    assert "surface.first" not in told
-    apart = planted(**{"surface.first": at(0.1, {(0, 0): 0.8})})
-    assert "surface.first" in [finding.rule.metric for finding in findings(apart) if finding.rule]
 
 
 def test_sentences_say_attends_and_never_uses(page: Node) -> None:
@@ -571,160 +355,6 @@ def test_the_contents_list_every_metric_by_its_offset(large_page: Node) -> None:
 def test_the_same_scores_give_the_same_page() -> None:
     scores = table({"surface.cls": at(0.1, {}), "position.distance": at(4, {})})
     assert render_report(scores, PROVENANCE) == render_report(scores, PROVENANCE)
-
-
-def test_drawing_leaves_no_trace(scores: ScoreTable) -> None:
-    import matplotlib.pyplot as plt
-
-    before, backend = dict(plt.rcParams), plt.get_backend()
-    plt.rcParams["axes.grid"] = True
-    drawn = heat_map(scores, "surface.cls", label="x")
-    assert plt.get_fignums() == []
-    assert plt.rcParams["axes.grid"] is True
-    plt.rcParams["axes.grid"] = before["axes.grid"]
-    assert (dict(plt.rcParams), plt.get_backend()) == (before, backend)
-    assert drawn == heat_map(scores, "surface.cls", label="x")
-
-
-# ------------------------------------------------------------------------------------------------------------- figures
-
-
-def cell_colours(svg: str, cells: int) -> list[str]:
-    """Names of the colours of the cells in the order of the drawing: the first path is the page."""
-    fills = re.findall(r'<path d="[^"]*" style="fill:var\(--hl-(\w+),#\w+\);stroke:var\(--hl-rule', svg)
-    assert len(fills) >= cells
-    return fills[:cells]
-
-
-def test_cells_at_or_below_chance_are_blank_and_the_highest_is_darkest() -> None:
-    values = np.array([[0.05, 0.04, 0.0501], [0.9, 0.5, 0.0]])
-    svg = heat_map(table({"surface.cls": values}), "surface.cls", label="x")
-    assert cell_colours(svg, 6) == ["bg", "bg", "q0", "q6", "q3", "bg"]
-    assert re.search(r">\s*chance \.050\s*</text>", svg)
-
-
-def test_a_signed_score_has_two_ends_around_zero() -> None:
-    values = np.array([[-3.0, -1.9, -0.4, 0.2, 0.5]])  # steps of 6/7 from -3 to 3
-    svg = heat_map(table({"position.distance_signed": values}), "position.distance_signed", label="x")
-    assert cell_colours(svg, 5) == ["d0", "d1", "d3", "d3", "d4"]
-
-
-def test_a_score_below_its_chance_level_keeps_its_colours() -> None:
-    values = np.array([[0.2, 0.6, 0.9]])
-    svg = heat_map(table({"surface.breadth": values}), "surface.breadth", label="x")
-    assert cell_colours(svg, 3) == ["q0", "q3", "q6"]  # from .2 to chance, 1
-
-
-def test_a_head_without_a_value_is_crossed_out() -> None:
-    svg = heat_map(table({"surface.cls": np.array([[0.5, NAN], [0.7, 0.6]])}), "surface.cls", label="x")
-    assert re.search(r'<path d="([^"]*)" style="fill:none;stroke:var\(--hl-rule', svg)  # an empty cell
-    crosses = re.findall(r'<path d="([^"]*)" style="[^"]*opacity:0.6;stroke-width:0.8', svg)
-    left, top, size = 36, 22, (40, 28)
-    assert crosses[0] == f"M{left + size[0]} {top + size[1]}L{left + 2 * size[0]} {top}"
-    whole = heat_map(table({"surface.cls": np.array([[0.5, 0.1], [0.7, 0.6]])}), "surface.cls", label="x")
-    assert len(re.findall("opacity:0.6;stroke-width:0.8", whole)) == len(crosses) - 1
-
-
-def test_the_numbers_of_the_listed_heads_stand_in_their_cells() -> None:
-    scores = table({"surface.cls": np.array([[0.1, 0.72], [0.3, 0.2]])})
-    svg = heat_map(scores, "surface.cls", marked=scores.best("surface.cls", 2), label="x")
-    texts = [
-        (float(x), float(y), words) for x, y, words in re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>', svg)
-    ]
-    (top,) = [text for text in texts if text[2] == ".720" and text[1] < 60]
-    (second,) = [text for text in texts if text[2] == ".300"]
-    assert top[0] > second[0]  # head 1 stands right of head 0
-    assert top[1] < second[1]  # layer 0 above layer 1
-
-
-@pytest.mark.parametrize(
-    ("values", "chance"),
-    [([0.3], 0.3), ([0.0], 0.0), ([-0.2, 0.1], 0.0), ([0.1, 0.2], 0.9), ([0.5, 0.5], NAN), ([0.0, 1.0], 0.0)],
-)
-def test_the_edges_of_a_scale_rise(values: list[float], chance: float) -> None:
-    for unit in ("share", "ratio", "nats", "tokens"):
-        metric = Metric("a.b", "", "", unit)
-        scale = scale_of(metric, np.array([values]), chance)
-        assert (np.diff(scale.edges) > 0).all()
-        assert len(scale.edges) == len(scale.colours) + 1
-
-
-def test_a_small_plot_has_a_tick_for_each_value_and_points_at_one() -> None:
-    svg = sparkline(np.array([[0.0, 0.5], [1.0, NAN]]), 0.5, 0.25)
-    assert re.findall(r"M([\d.]+) 5v9", svg) == ["2.0", "50.0", "98.0"]
-    assert re.findall(r'class="me" d="M([\d.]+)', svg) == ["50.0"]
-    assert re.findall(r'class="chance" d="M([\d.]+)', svg) == ["26.0"]
-
-
-# -------------------------------------------------------------------------------------------------- colours and numbers
-
-
-def themes() -> dict[str, dict[str, str]]:
-    import headlens.report
-
-    style = (Path(headlens.report.__file__).parent / "templates" / "style.css").read_text()
-    light, dark = re.findall(r":root\{(.*?)\}", style, re.DOTALL)[:2]
-    colours = [dict(re.findall(r"--([\w-]+):(#[0-9a-f]{6})", block)) for block in (light, dark)]
-    return {"light": colours[0], "dark": colours[0] | colours[1]}
-
-
-def contrast(one: str, other: str) -> float:
-    """Of two colours by the rule of WCAG 2.1."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def test_figures_and_style_sheet_have_one_palette() -> None:
-    light = themes()["light"]
-    assert {name: light[f"hl-{name}"] for name in PALETTE} == PALETTE
-    assert len(set(PALETTE.values())) == len(PALETTE)
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(theme: str) -> None:
-    colours = themes()[theme]
-    pairs = [(ink, "hl-bg") for ink in ("hl-ink", "hl-ink2", "ink3", "link", "hl-mark")]
-    pairs += [(ink, "wash") for ink in ("hl-ink", "ink3")]
-    pairs += [(f"{trait}-text", trait) for trait in ("position", "punctuation", "sink", "broad")]
-    pairs += [("hl-qlo", f"hl-{step}") for step in ("q0", "q1", "q2", "q3", "d1", "d2", "d3", "d4", "d5")]
-    pairs += [("hl-qhi", f"hl-{step}") for step in ("q4", "q5", "q6", "d0", "d6")]
-    weak = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
-    assert {pair: ratio for pair, ratio in weak.items() if ratio < 4.5} == {}
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "digits", "text"),
-    [
-        (0.7311, "share", None, ".731"),
-        (1.0, "share", 2, "1.00"),
-        (0.0, "share", None, ".000"),
-        (0.0004, "share", None, "<.001"),
-        (0.004, "share", 2, "<.01"),
-        (-0.0004, "share", None, ".000"),
-        (-0.25, "share", 2, "−.25"),
-        (0.5, "ratio", None, "0.50"),
-        (-1.034, "tokens", None, "−1.03"),
-        (-0.001, "tokens", None, "0.00"),
-        (3.0, "nats", None, "3.00"),
-        (NAN, "share", None, "not defined"),
-    ],
-)
-def test_numbers_are_printed_as_the_design_says(value: float, unit: Any, digits: int | None, text: str) -> None:
-    assert number(value, unit, digits=digits) == text
-
-
-def test_counts_and_intervals_are_printed_as_the_design_says() -> None:
-    assert (count(9031.0), count(2.5), count(10158), count(NAN)) == ("9,031", "2.5", "10,158", "not defined")
-    assert (interval(-0.1, 0.25, "share"), interval(NAN, NAN, "share")) == ("−.100 to .250", "none")
-
-
-# -------------------------------------------------------------------------------------------------- files and notebooks
 
 
 def test_the_report_is_written_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

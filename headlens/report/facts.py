@@ -45,8 +45,9 @@ def selfcheck(provenance: Provenance) -> tuple[bool, str] | None:
     passed = at(provenance, "selfcheck", "passed")
     if passed is None:
         return None
-    line = at(provenance, "selfcheck", "line")
-    return bool(passed), f"{'passed' if passed else 'failed'}{f': {line}' if line else ''}"
+    verdict = "passed" if passed else "failed"
+    line = str(at(provenance, "selfcheck", "line") or verdict)
+    return bool(passed), line if line.startswith(verdict) else f"{verdict}: {line}"
 
 
 def laws(provenance: Provenance) -> list[tuple[str, str, str]]:

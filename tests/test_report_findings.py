@@ -1,0 +1,62 @@
+"""Which sentences the scores give, by which rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from report_pages import HEADS, LAYERS, at, one_metric, planted, read, table
+
+from headlens.report import render_summary
+from headlens.report.findings import RULES, findings, head_traits
+from headlens.scores import Metric
+
+
+def test_many_heads_are_named_up_to_four_and_then_counted() -> None:
+    mass = np.full((LAYERS, HEADS), 0.1)
+    mass[0] = [0.9, 0.8, 0.7, 0.6]
+    assert findings(table({"position.mass[-1]": mass}))[0].text.endswith(
+        "; so do L0H1 (.80), L0H2 (.70) and L0H3 (.60)."
+    )
+    mass[1, :2] = 0.55
+    assert findings(table({"position.mass[-1]": mass}))[0].text.endswith(
+        "; so do L0H1 (.80), L0H2 (.70), L0H3 (.60) and 2 more."
+    )
+
+
+def test_a_value_at_the_threshold_is_no_finding() -> None:
+    exactly = table({"position.mass[-1]": at(0.1, {(1, 2): 0.5})})
+    assert not any(finding.passes for finding in findings(exactly))
+    assert not any(head.held for head in head_traits(exactly))
+
+
+def test_without_a_score_that_rules_read_there_is_nothing_to_find() -> None:
+    assert [f.text for f in findings(table({"surface.confidence": at(0.9, {})}))] == [
+        "No finding: the table holds none of the scores that the rules read."
+    ]
+
+
+def test_a_rule_may_look_below_its_threshold() -> None:
+    found = findings(table({"position.variability": at(0.4, {(2, 2): 0.012})}))[0]
+    assert found.passes
+    assert found.text.startswith("L2H2 attends by relative position whatever the words: .01 of the variance")
+
+
+def test_there_are_three_to_six_sentences_where_there_are_rules_enough() -> None:
+    assert len(findings(planted())) == 5
+    everything = {rule.metric: at(0.99, {}) for rule in RULES if not rule.is_below}
+    assert len(findings(table(everything))) == 6
+
+
+def test_the_first_token_is_not_told_twice_where_it_is_cls() -> None:
+    told = [finding.rule.metric for finding in findings(planted()) if finding.rule]
+    assert "surface.cls" in told
+    assert "surface.first" not in told
+    apart = planted(**{"surface.first": at(0.1, {(0, 0): 0.8})})
+    assert "surface.first" in [finding.rule.metric for finding in findings(apart) if finding.rule]
+
+
+@pytest.mark.parametrize("line", ["passed: 7 laws hold", "7 laws hold"])
+def test_the_verdict_of_the_self_check_is_said_once(line: str) -> None:
+    provenance = {"selfcheck": {"passed": True, "line": line}}
+    page = read(render_summary(one_metric(Metric("a.b", "", "", "share")), provenance))
+    assert "Self-check: ✓ passed: 7 laws hold" in [words.text for words in page.all("p")]
