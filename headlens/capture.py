@@ -173,7 +173,7 @@ def _refuse_training(module: nn.Module) -> None:
 
 
 def _eager(
-    module: nn.Module,
+    module: Any,
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -35,7 +35,8 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a h
 
 def main() -> None:
     """Entry point of the `headlens` command."""
-    app()
+    with _plain_errors("nothing was written"):
+        app()
 
 
 @app.callback(invoke_without_command=True)
@@ -165,13 +166,13 @@ def _plain_errors(if_interrupted: str) -> Iterator[None]:
         yield
     except HeadlensError as error:
         typer.echo(f"headlens: {error}", err=True)
-        raise typer.Exit(1) from None
+        sys.exit(1)
     except KeyboardInterrupt:
         typer.echo(f"headlens: interrupted; {if_interrupted}.", err=True)
-        raise typer.Exit(130) from None
+        sys.exit(130)
     except MemoryError:
         typer.echo("headlens: out of memory; try a smaller --batch-tokens or --max-length.", err=True)
-        raise typer.Exit(1) from None
+        sys.exit(1)
 
 
 def _tell(result: Profile, report: Path) -> None:

@@ -115,7 +115,7 @@ def _of_batch(
     weights = _w_out(model) if "contribution" in what else {}
 
     def keep(attention: LayerAttention) -> None:
-        kept = {name: getattr(attention, name) for name in what if name != "contribution"}
+        kept: dict[str, torch.Tensor] = {name: getattr(attention, name) for name in what if name != "contribution"}
         if weights:
             kept["contribution"] = head_contributions(attention.context, weights[attention.stack, attention.layer])
         layers.append({name: value.float().cpu() for name, value in kept.items()})

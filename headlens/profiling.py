@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import headlens
 from headlens.analyze import Tally, analyze
 from headlens.analyzers import ANALYZERS
+from headlens.arch import attention_sites
 from headlens.capture import Way
 from headlens.corpora import Unit, describe_files, read_corpus, sample_path
 from headlens.documents import Document
@@ -163,7 +164,7 @@ def profile(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": _command(loaded.name, corpus),
         "seed": seed,
-        "model": {**loaded.provenance, "stack": "encoder" if loaded.provenance["is_encoder_decoder"] else None},
+        "model": {**loaded.provenance, "is_causal": attention_sites(network)[0].stack == "decoder"},
         "corpus": _corpus_facts(files, encoded, unit, limit),
         "run": {
             "device": str(network.device),
@@ -269,11 +270,11 @@ def _notes(encoded: Encoded, loaded: LoadedModel) -> list[str]:
     notes = []
     if encoded.cut_documents:
         notes.append(
-            f"{encoded.cut_documents} of {encoded.documents} documents are longer than {encoded.max_length} tokens "
-            f"and were cut into {encoded.windows} windows."
+            f"Of {encoded.documents} documents, {encoded.cut_documents} longer than {encoded.max_length} tokens "
+            f"had to be cut into {encoded.windows} windows."
         )
     if encoded.empty:
-        notes.append(f"{encoded.empty} documents gave no token and were left out.")
+        notes.append(f"Of {encoded.documents} documents, {encoded.empty} gave no token and had to be left out.")
     if loaded.provenance["is_encoder_decoder"]:
         notes.append("The model has an encoder and a decoder; the scores are those of the encoder's self-attention.")
     return notes

@@ -274,8 +274,9 @@ def _without_padding(inputs: Mapping[str, Tensor], row: int) -> dict[str, Tensor
     alone = {}
     for name, value in inputs.items():
         real = inputs.get("decoder_attention_mask" if name.startswith("decoder_") else "attention_mask")
-        cut = real is not None and real.shape == value.shape[:2]
-        alone[name] = value[row : row + 1, real[row].bool()] if cut else value[row : row + 1]
+        alone[name] = value[row : row + 1]
+        if real is not None and real.shape == value.shape[:2]:
+            alone[name] = alone[name][:, real[row].bool()]
     return alone
 
 

@@ -78,6 +78,7 @@ def messages() -> Iterator[list[logging.LogRecord]]:
     level, handler = transformers_logging.get_verbosity(), _Messages()
     transformers_logging.set_verbosity(logging.INFO)
     transformers_logging.add_handler(handler)
+    transformers_logging.warning_once.cache_clear()  # what an earlier test was told is told again
     yield handler.seen
     transformers_logging.remove_handler(handler)
     transformers_logging.set_verbosity(level)

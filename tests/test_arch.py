@@ -127,9 +127,15 @@ def test_the_bias_is_none_where_there_is_none() -> None:
         assert (output_bias(projection) is not None) == has_bias
 
 
-def test_an_encoder_taken_out_of_its_model_and_a_model_with_a_head() -> None:
-    t5 = tiny_model("t5")
-    assert {site.stack for site in attention_sites(t5.get_encoder())} == {"encoder"}
+@pytest.mark.parametrize("family", TWO_STACKS)
+def test_a_half_of_an_encoder_decoder_model(family: str) -> None:
+    model = tiny_model(family)
+    encoder, decoder = attention_sites(model.get_encoder()), attention_sites(model.get_decoder())
+    assert [(site.stack, site.layer) for site in encoder] == [("encoder", layer) for layer in range(3)]
+    assert [site.stack for site in decoder] == ["decoder", "cross"] * 3
+
+
+def test_a_model_with_a_head() -> None:
     masked = hf.BertForMaskedLM(tiny_model("bert").config)
     sites = attention_sites(masked)
     assert sites[1].name == "bert.encoder.layer.1.attention.self"

@@ -16,21 +16,27 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from headlens.arch import attention_sites, output_projection
-from headlens.collect import Collected, bytes_needed, collect
+from headlens.collect import Collected, bytes_needed
+from headlens.collect import collect as collect_arrays
 from headlens.errors import CaptureError, CorpusError
+from headlens.records import Stack
 from headlens.replace import replace_attention
 from headlens.testing import slow_attentions, tiny_model
 
-WORDS = "the cat sat on mat and a dog ran far away from here".split()
+WORDS = ["the", "cat", "sat", "on", "mat", "and", "a", "dog", "ran", "far", "away", "from", "here"]
 TEXTS = [
     "the cat sat on the mat and a dog ran far",
     "a dog",
     "the cat ran away from a dog and sat on a mat here",
     "cat",
 ]
+collect: Any = collect_arrays  # what was not asked for is None, and the type checker knows not what was
 EVERYTHING: Any = ("q", "k", "v", "probs", "context", "contribution")
-# float32 sums in another order, in sentences of other lengths
-NEAR = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def assert_near(found: Any, expected: Any) -> None:
+    """Equal up to float32 sums in another order, as sentences of another length have them."""
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @lru_cache
@@ -74,7 +80,7 @@ def heads_of(projected: list[Tensor], heads: int) -> NDArray[np.float32]:
 @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "albert", "gpt2", "gemma2", "t5", "bart"])
 def test_probabilities_are_those_of_single_runs_in_the_order_of_the_texts(family: str) -> None:
     model = model_of(family)
-    stack = "encoder" if family in ("bert", "albert", "t5", "bart") else "decoder"
+    stack: Stack = "encoder" if family in ("bert", "albert", "t5", "bart") else "decoder"
     found = collect(model, tokenizer(), TEXTS, ["probs"])
     assert [item.text for item in found] == TEXTS
     for item in found:
@@ -83,7 +89,7 @@ def test_probabilities_are_those_of_single_runs_in_the_order_of_the_texts(family
             inputs |= {"decoder_input_ids": inputs["input_ids"]}
         layers = slow_attentions(model, inputs)[stack]
         expected = torch.stack([layer[0] for layer in layers]).numpy()
-        np.testing.assert_allclose(item.probs, expected, **NEAR)
+        assert_near(item.probs, expected)
         assert item.probs.dtype == np.float32
         assert item.q is item.k is item.v is item.context is item.contribution is None
 
@@ -95,8 +101,8 @@ def test_queries_keys_values_and_contexts_are_those_of_single_runs() -> None:
     for item in found:
         for name, part in (("q", "query"), ("k", "key"), ("v", "value")):
             projected = outputs_of([getattr(layer, part) for layer in layers], model, item.text)
-            np.testing.assert_allclose(getattr(item, name), heads_of(projected, 4), **NEAR)
-        np.testing.assert_allclose(item.probs @ item.v, item.context, **NEAR)
+            assert_near(getattr(item, name), heads_of(projected, 4))
+        assert_near(item.probs @ item.v, item.context)
 
 
 def test_grouped_heads_keep_their_own_number_and_rotation_is_in() -> None:
@@ -106,12 +112,12 @@ def test_grouped_heads_keep_their_own_number_and_rotation_is_in() -> None:
         assert item.q.shape[:2] == item.context.shape[:2] == (3, 4)
         assert item.k.shape[:2] == item.v.shape[:2] == (3, 2)
         (values, keys) = outputs_of([attention.v_proj, attention.k_proj], model, item.text)
-        np.testing.assert_allclose(item.v[1], heads_of([values], 2)[0], **NEAR)
-        np.testing.assert_allclose(item.k[1, :, 0], heads_of([keys], 2)[0][:, 0], **NEAR)  # position 0 is not turned
+        assert_near(item.v[1], heads_of([values], 2)[0])
+        assert_near(item.k[1, :, 0], heads_of([keys], 2)[0][:, 0])  # position 0 is not turned
         assert np.abs(item.k[1] - heads_of([keys], 2)[0]).max() > 0.1 or item.text == "cat"
         scores = item.q @ np.repeat(item.k, 2, axis=1).swapaxes(-1, -2) * attention.scaling
         scores[:, :, np.triu(np.ones(scores.shape[-2:], dtype=bool), 1)] = -np.inf
-        np.testing.assert_allclose(item.probs, torch.from_numpy(scores).softmax(-1).numpy(), **NEAR)
+        assert_near(item.probs, torch.from_numpy(scores).softmax(-1).numpy())
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "llama", "modernbert", "t5", "bart", "replaced"])
@@ -154,8 +160,8 @@ def test_one_text_and_many_and_batches_of_few() -> None:
     assert isinstance(alone, Collected)
     assert [item.text for item in many] == TEXTS * 100
     for name in EVERYTHING:
-        np.testing.assert_allclose(getattr(many[2], name), getattr(alone, name), **NEAR)
-        np.testing.assert_allclose(getattr(many[398], name), getattr(alone, name), **NEAR)
+        assert_near(getattr(many[2], name), getattr(alone, name))
+        assert_near(getattr(many[398], name), getattr(alone, name))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -196,9 +202,9 @@ def test_more_memory_than_the_limit_is_refused_with_the_figure() -> None:
 
 def test_mistakes_are_named() -> None:
     model = model_of("bert")
-    unknown: Any = ["probs", "patterns"]
+    unknown, checked = ["probs", "patterns"], collect
     with pytest.raises(CaptureError, match=r"collect knows q, k, v, probs, context, contribution, got patterns"):
-        collect.__wrapped__(model, tokenizer(), TEXTS, unknown)  # past the run-time check of types
+        checked.__wrapped__(model, tokenizer(), TEXTS, unknown)  # past the run-time check of types
     with pytest.raises(CorpusError, match=r"1 of 2 texts are longer than the 80 tokens that the model takes"):
         collect(model, tokenizer(), ["a cat", " ".join(WORDS * 7)])
     with pytest.raises(CorpusError, match=r"1 of 2 texts have no token"):

@@ -230,7 +230,10 @@ def test_slices_that_do_not_make_a_whole(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(capture_file._Tap, "deliver", lose_some)
     law, where, error = failure(tiny_model("bert"))
-    assert (law, where) == ("headlens's attention equals the model's", "encoder layer 1 (encoder.layer.1.attention.self)")
+    assert (law, where) == (
+        "headlens's attention equals the model's",
+        "encoder layer 1 (encoder.layer.1.attention.self)",
+    )
     assert error != error
 
 

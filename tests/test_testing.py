@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 
+import jaxtyping
 import pytest
 import torch
 from torch import Tensor
 
 from headlens.errors import InvalidAttention, UnsupportedModel
+from headlens.records import Batch
 from headlens.testing import FAMILIES, LENGTHS, draw, padded_inputs, slow_attentions, tiny_model
 
 WATCHED = [family for family in FAMILIES if family != "falcon"]
@@ -165,3 +167,12 @@ def test_a_drawing_is_a_matrix() -> None:
 def test_a_crooked_drawing_is_refused(rows: list[str], message: str) -> None:
     with pytest.raises(InvalidAttention, match=message):
         draw(rows)
+
+
+# --------------------------------------------------------------------------------------------- what tests run under
+
+
+def test_shapes_are_checked_at_run_time() -> None:
+    ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 4, dtype=torch.bool)
+    with pytest.raises(jaxtyping.TypeCheckError):
+        Batch(input_ids=ids, attention_mask=mask, special=~mask, document=torch.arange(2))

@@ -139,16 +139,6 @@ RULES: tuple[Rule, ...] = (
     Rule(
         letter="",
         trait="position alone",
-        metric="position.explained",
-        threshold=0.95,
-        claim="attends by relative position whatever the words",
-        measure="of the variance of its pattern explained",
-        source="after Vig and Belinkov 2019: variability below .05",
-        colour="",
-    ),
-    Rule(
-        letter="",
-        trait="position alone",
         metric="position.variability",
         threshold=0.05,
         claim="attends by relative position whatever the words",

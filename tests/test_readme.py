@@ -1,0 +1,61 @@
+"""The README's code runs, says what it claims to say, and names files that exist."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def printed(minilm_path: Path) -> str:
+    """All Python blocks, in order and in one namespace."""
+    names: dict[str, object] = {}
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        for block in blocks("python"):
+            exec(compile(block, "README.md", "exec"), names)  # noqa: S102
+    return out.getvalue()
+
+
+def test_python_examples_run(printed: str) -> None:
+    assert re.search(r"^L0H2 1\.00 \[", printed, flags=re.MULTILINE)
+    assert "5 torch.Size([1, 12, 12, 12])" in printed  # the sixth layer's probabilities
+    assert "(6, 12, 7, 7) (6, 12, 7, 384)" in printed
+
+
+def test_comments_show_what_is_printed(printed: str) -> None:
+    claims = re.findall(r"print\(mha.*?\)  # (torch\.Size\(.*?\))$", README, flags=re.MULTILINE)
+    assert len(claims) == 2
+    assert all(claim in printed for claim in claims)
+
+
+def test_the_tree_is_the_one_that_exists() -> None:
+    tree = next(block for block in re.findall(r"^```\n(headlens/.*?)^```", README, flags=re.MULTILINE | re.DOTALL))
+    named = {line.split()[0] for line in tree.splitlines() if line.startswith("  ")}
+    package = ROOT / "headlens"
+    there = {f"{p.name}/" if p.is_dir() else p.name for p in package.iterdir()}
+    hidden = {"__init__.py", "__main__.py", "__pycache__/", "py.typed"}
+    assert named == there - hidden
+
+
+def test_links_and_pictures_exist() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert targets
+    missing = [target for target in targets if not target.startswith("http") and not (ROOT / target).exists()]
+    assert missing == []
+
+
+def test_the_install_line_takes_the_tested_versions() -> None:
+    (install,) = [line for block in blocks("bash") for line in block.splitlines() if "-e" in line.split()]
+    assert install == "pip install -c constraints.txt -e '.[demo,dev]'"
