@@ -41,7 +41,22 @@ _HOMES = {
     "texts": "corpora",
 }
 
-__all__ = [*sorted(_HOMES), "__version__"]  # noqa: PLE0604
+__all__ = [
+    "Document",
+    "HeadlensError",
+    "MultiHeadAttention",
+    "Profile",
+    "ScoreTable",
+    "__version__",
+    "capture",
+    "check_model",
+    "collect",
+    "load_model",
+    "profile",
+    "read_corpus",
+    "replace_attention",
+    "texts",
+]
 
 
 def __getattr__(name: str) -> Any:

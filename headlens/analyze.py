@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -156,7 +157,9 @@ class _MetricScores:
 
     def __init__(self, metric: Metric, value: Any, support: Any, low: Any, high: Any, chance: Any) -> None:
         self.metric = metric
-        self.value, self.support, self.low, self.high = (np.asarray(x, dtype=np.float64) for x in (value, support, low, high))
+        self.value, self.support, self.low, self.high = (
+            np.asarray(x, dtype=np.float64) for x in (value, support, low, high)
+        )
         self.chance = float(np.asarray(chance).reshape(-1)[0])
 
 
@@ -191,10 +194,8 @@ def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Analyzer]
         last = max(site.layer for site in sites)
         if len({site.stack for site in sites}) > 1:
             raise CaptureError("The model has several attention stacks; analyze one, such as model.get_encoder().")
-        try:
+        with suppress(_Enough):
             model(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long(), **_quiet(model))
-        except _Enough:
-            pass
         if sorted(by_layer) != list(range(len(sites))):
             raise CaptureError(f"Of {len(sites)} attention layers only {sorted(by_layer)} reported to headlens.")
         uniform: dict[tuple[str, str], Tensor] = {}
@@ -218,7 +219,7 @@ def _add_into(
 
 
 def _uniform_head(batch: Batch, is_causal: bool) -> Iterable[LayerAttention]:
-    """A layer of one head that attends to all visible keys alike, in slices of rows: the chance level of every score."""
+    """A layer of one head that attends to all visible keys alike, in slices of rows: the chance level of all scores."""
     size, tokens = batch.input_ids.shape
     device = batch.input_ids.device
     keys = batch.attention_mask[:, None, None].double()  # [batch, head, query, key]
@@ -250,14 +251,18 @@ def _refuse_nan(by_layer: dict[int, dict[tuple[str, str], Tensor]], batch: Batch
                 )
 
 
-def _stacked(layers: list[dict[tuple[str, str], Tensor]], analyzers: Sequence[Analyzer]) -> dict[str, dict[str, Tensor]]:
+def _stacked(
+    layers: list[dict[tuple[str, str], Tensor]], analyzers: Sequence[Analyzer]
+) -> dict[str, dict[str, Tensor]]:
     found: dict[str, dict[str, Tensor]] = {analyzer.name: {} for analyzer in analyzers}
     for name, key in layers[0]:
         found[name][key] = torch.stack([layer[name, key] for layer in layers], dim=1)
     return found
 
 
-def _accumulate(totals: dict[tuple[str, str], Tensor], place: tuple[str, str], value: Tensor, fold: Tensor, folds: int) -> None:
+def _accumulate(
+    totals: dict[tuple[str, str], Tensor], place: tuple[str, str], value: Tensor, fold: Tensor, folds: int
+) -> None:
     if place not in totals:
         totals[place] = value.new_zeros(folds, *value.shape[1:])
     totals[place].index_add_(0, fold, value)

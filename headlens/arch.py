@@ -110,7 +110,9 @@ def output_projection(model: nn.Module, site: Site) -> nn.Module:
     try:
         return model.get_submodule(f"{start}.{path}" if start else path)
     except AttributeError:
-        raise UnsupportedModel(f"{family!r} should have an output projection at {start}.{path}, and has none.") from None
+        raise UnsupportedModel(
+            f"{family!r} should have an output projection at {start}.{path}, and has none."
+        ) from None
 
 
 def output_weight(projection: nn.Module, heads: int) -> Float[Tensor, "head dim hidden"]:

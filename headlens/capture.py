@@ -132,7 +132,9 @@ class _Tap:
         if gates is None:
             return None
         if gates.dim() == 3 and gates.shape[0] != query.shape[0]:
-            raise CaptureError(f"gates are for a batch of {gates.shape[0]}, the model runs a batch of {query.shape[0]}.")
+            raise CaptureError(
+                f"gates are for a batch of {gates.shape[0]}, the model runs a batch of {query.shape[0]}."
+            )
         return gates[..., site.layer, :].reshape(-1, gates.shape[-1], 1, 1).to(query)
 
 
@@ -160,7 +162,16 @@ def _attend(
     context, probs = _eager(module, query, key, value, attention_mask, is_causal, kwargs)
     start = _query_start(site, query, key, attention_mask)
     attention = LayerAttention(
-        site.layer, query, key, value, probs, context.transpose(1, 2), start, site.stack, is_causal, kwargs.get("scaling")
+        site.layer,
+        query,
+        key,
+        value,
+        probs,
+        context.transpose(1, 2),
+        start,
+        site.stack,
+        is_causal,
+        kwargs.get("scaling"),
     )
     tap.deliver(site, attention)
     gate = tap.gate(site, query)
@@ -213,9 +224,7 @@ def _attend_in_slices(
         q, k, v = query[:, :, first:last], key[:, :, :keys], value[:, :, :keys]
         probs = _probs(q, k, seen, scale)
         part = _mix(probs, v)
-        tap.deliver(
-            site, LayerAttention(site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale)
-        )
+        tap.deliver(site, LayerAttention(site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale))
         context[:, first:last] = (part if gate is None else part * gate).transpose(1, 2)
     return context, None
 
@@ -227,7 +236,9 @@ def _probs(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Ten
     scores = (grouped @ key.transpose(-1, -2)).view(batch, heads, queries, -1)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(scale)
     if mask is not None:
-        scores = scores.masked_fill_(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
+        scores = (
+            scores.masked_fill_(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
+        )
     return scores.softmax(dim=-1)
 
 
@@ -262,8 +273,8 @@ def _additive(mask: Tensor | None, query: Tensor, keys: int, is_causal: bool) ->
         mask = torch.ones(query.shape[2], keys, dtype=torch.bool, device=query.device).tril()[None, None]
     if mask is None or mask.dtype != torch.bool:
         return mask
-    # Many model files take the softmax in float32 even in float64, where float64's lowest number would be -inf and a row
-    # of padding NaN; float32's lowest hides a key just as well.
+    # Many model files take the softmax in float32 even in float64, where float64's lowest number would be -inf and a
+    # row of padding NaN; float32's lowest hides a key just as well.
     lowest = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
     return torch.where(mask, torch.zeros((), device=mask.device, dtype=query.dtype), lowest)
 
@@ -277,7 +288,7 @@ def _causal_slice(first: int, last: int, device: torch.device) -> Tensor:
 
 
 def _query_start(site: Site, query: Tensor, key: Tensor, mask: Tensor | None) -> int:
-    """Position of the first query row among the keys: with a cache the rows of earlier tokens are not computed again."""
+    """Position of the first query row among the keys: with a cache, the rows of earlier tokens do not come again."""
     past = key.shape[2] - query.shape[2]
     if site.stack == "cross" or past <= 0:
         return 0
@@ -310,7 +321,9 @@ def _check_ready(model: nn.Module, sites: list[Site]) -> None:
         if not isinstance(site.module, MultiHeadAttention) and not hasattr(
             sys.modules[type(site.module).__module__], "eager_attention_forward"
         ):
-            raise UnsupportedModel(f"{site} has no eager_attention_forward in its file, so it cannot be watched exactly.")
+            raise UnsupportedModel(
+                f"{site} has no eager_attention_forward in its file, so it cannot be watched exactly."
+            )
 
 
 def _gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Site]) -> dict[Stack, Tensor]:
@@ -369,7 +382,9 @@ def _own_layer(module: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, prob
     _refuse_training(module)
     site = tap.next_site(module)
     start = 0 if site.stack == "cross" else max(0, k.shape[2] - q.shape[2])
-    tap.deliver(site, LayerAttention(site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling))
+    tap.deliver(
+        site, LayerAttention(site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling)
+    )
     gate = tap.gate(site, q)
     return context if gate is None else context * gate
 

@@ -26,7 +26,8 @@ app = typer.Typer(
 )
 
 ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A hub id, a folder, or a bundled name: minilm, smollm2.", show_default=False)
+    str,
+    typer.Argument(metavar="MODEL", help="A hub id, a folder, or a bundled name: minilm, smollm2.", show_default=False),
 ]
 Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 DType = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (that of the checkpoint).")]
@@ -52,17 +53,23 @@ def _profile(
     model: ModelName,
     corpus: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE...", help="Text files; without any, the bundled English sample.", show_default=False),
+        typer.Option(
+            metavar="FILE...", help="Text files; without any, the bundled English sample.", show_default=False
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to write to. Default: profiles/MODEL.", show_default=False)
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder to write to. Default: profiles/MODEL.", show_default=False),
     ] = None,
     unit: Annotated[str, typer.Option(help="What is a document of a text file: a line, or a paragraph.")] = "line",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one input; default: as many as the model takes.", show_default=False)
+        int | None,
+        typer.Option(min=1, help="Tokens of one input; default: as many as the model takes.", show_default=False),
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass; results do not depend on it.")] = 4096,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens of one forward pass; results do not depend on it.")
+    ] = 4096,
     dtype: DType = "float32",
     device: Device = "cpu",
     revision: Revision = None,

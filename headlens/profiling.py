@@ -198,7 +198,9 @@ def _loaded(
     if isinstance(model, (str, os.PathLike)):
         return load_model(str(model), **options)
     if tokenizer is None:
-        raise UnsupportedModel("A model that is passed as an object needs its tokenizer: profile(model, tokenizer=...).")
+        raise UnsupportedModel(
+            "A model that is passed as an object needs its tokenizer: profile(model, tokenizer=...)."
+        )
     name = Path(str(getattr(model, "name_or_path", "") or type(model).__name__)).name
     provenance = {
         "name": name,
@@ -252,7 +254,7 @@ def _command(name: str, corpus: Corpus) -> str:
 
 
 def _corpus_facts(files: list[dict[str, Any]], encoded: Encoded, unit: Unit, limit: int | None) -> dict[str, Any]:
-    counts = "documents empty cut_documents windows inputs tokens scored_tokens max_length".split()
+    counts = ["documents", "empty", "cut_documents", "windows", "inputs", "tokens", "scored_tokens", "max_length"]
     return {"files": files, "unit": unit, "limit": limit, **{name: getattr(encoded, name) for name in counts}}
 
 

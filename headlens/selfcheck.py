@@ -62,7 +62,9 @@ class SelfCheck:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        laws = [{"law": law.name, "error": law.error, "tolerance": law.tolerance, "where": law.where} for law in self.laws]
+        laws = [
+            {"law": law.name, "error": law.error, "tolerance": law.tolerance, "where": law.where} for law in self.laws
+        ]
         return {"passed": self.passed, "line": self.line, "laws": laws, "unchecked": list(self.unchecked)}
 
 
@@ -211,7 +213,7 @@ def _hidden(output: Any) -> Tensor:
 
 
 def _both_ways(seen: list[LayerAttention], site: Site) -> tuple[Tensor, Tensor]:
-    """The context of a layer put together from its slices, and whole. Of a layer that has no fast way: twice the whole."""
+    """The context of a layer put together from its slices, and whole; twice the whole where there is no fast way."""
     *slices, whole = (a for a in seen if (a.stack, a.layer) == (site.stack, site.layer))
     slices.sort(key=lambda a: a.query_start)
     joined = torch.cat([a.context for a in slices or [whole]], dim=2)
@@ -288,7 +290,9 @@ def _random_inputs(model: nn.Module) -> dict[str, Tensor]:
         size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
         pixels = torch.randn(2, config.num_channels, size, size, generator=random)
         return {"pixel_values": pixels.to(device, dtype)}
-    low, high = (20, config.vocab_size) if config.vocab_size > 40 else (0, config.vocab_size)  # special tokens stand first
+    low, high = (
+        (20, config.vocab_size) if config.vocab_size > 40 else (0, config.vocab_size)
+    )  # special tokens stand first
     ids = torch.randint(low, high, (len(LENGTHS), max(LENGTHS)), generator=random)
     real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     pad = getattr(config, "pad_token_id", None)

@@ -70,7 +70,13 @@ def main(
     table = as_table(figures, memory)
     Console().print(table)
     if json_file:
-        result = {"ratios": ratios, "models": figures, "memory_bytes": memory, "machine": machine(), "documents": len(documents)}
+        result = {
+            "ratios": ratios,
+            "models": figures,
+            "memory_bytes": memory,
+            "machine": machine(),
+            "documents": len(documents),
+        }
         json_file.write_text(json.dumps(result, indent=2) + "\n")
     if out:
         out.mkdir(parents=True, exist_ok=True)
@@ -173,8 +179,8 @@ def as_table(figures: dict[str, dict[str, float]], memory: dict[str, float]) -> 
 
 def as_markdown(figures: dict[str, dict[str, float]], memory: dict[str, float], documents: int) -> str:
     rows = [
-        f"| {name}, {documents} sentences | {f['plain_seconds']:.2f} s | {f['profile_seconds']:.2f} s | **{f['ratio']:.2f}** "
-        f"({f['lowest']:.2f} to {f['highest']:.2f}) | {TARGETS[name]:.1f} |"
+        f"| {name}, {documents} sentences | {f['plain_seconds']:.2f} s | {f['profile_seconds']:.2f} s | "
+        f"**{f['ratio']:.2f}** ({f['lowest']:.2f} to {f['highest']:.2f}) | {TARGETS[name]:.1f} |"
         for name, f in figures.items()
     ]
     plain, ours = memory["sdpa"] / 2**20, memory["profile"] / 2**20
@@ -187,9 +193,9 @@ def as_markdown(figures: dict[str, dict[str, float]], memory: dict[str, float], 
         [
             "# What a profile costs",
             "",
-            "The pass over the corpus with all analyzers, against the base model alone under sdpa over the same batches:",
-            "median of paired runs in turn, and the range of the ratios. Made by `python scripts/benchmark.py --out "
-            "reports/benchmark`",
+            "The pass over the corpus with all analyzers, against the base model alone under sdpa over the same",
+            "batches: median of paired runs in turn, and the range of the ratios. Made by",
+            "`python scripts/benchmark.py --out reports/benchmark`",
             f"on {facts['date']}; {facts['cpu']}, {facts['threads']} threads, torch {facts['torch']}, "
             f"transformers {facts['transformers']}.",
             "",

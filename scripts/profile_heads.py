@@ -1,7 +1,7 @@
 """Score every attention head of a model in a page of public API: copy it and change it.
 
-    python scripts/profile_heads.py minilm
-    python scripts/profile_heads.py distilbert/distilbert-base-uncased my_texts.txt
+python scripts/profile_heads.py minilm
+python scripts/profile_heads.py distilbert/distilbert-base-uncased my_texts.txt
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(model: str, *files: str) -> None:
     print(f"\nReport: {report}")
 
 
-def above_chance(head):  # noqa: ANN001, ANN201  (a pandas frame in, another out)
+def above_chance(head):
     """The five shares that lie furthest above their chance level."""
     masses = head[head["metric"].str.match(r"(position\.mass|surface)") & ~head["metric"].str.endswith(".macro")]
     excess = (masses["value"] - masses["chance"]).sort_values(ascending=False).index[:5]

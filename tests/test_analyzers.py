@@ -203,9 +203,12 @@ def test_slices_of_rows_add_up(analyzer: Analyzer, is_causal: bool, rows: int) -
         stop = min(start + rows, 9)
         keys = stop if is_causal else 9  # a causal slice ends where no row may look further
         part = dataclasses.replace(
-            attention, probs=attention.probs[:, :, start:stop, :keys], query_start=start, q=attention.q[:, :, start:stop],
-            context=attention.context[:, :, start:stop], k=attention.k[:, :, :keys], v=attention.v[:, :, :keys],
-        )  # fmt: skip
+            attention,
+            **{name: getattr(attention, name)[:, :, start:stop] for name in ("q", "context")},
+            **{name: getattr(attention, name)[:, :, :keys] for name in ("k", "v")},
+            probs=attention.probs[:, :, start:stop, :keys],
+            query_start=start,
+        )
         for key, value in analyzer.observe(part, batch).items():
             total[key] = total.get(key, torch.zeros(())) + value.double()
     for key, sums in whole.items():

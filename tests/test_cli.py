@@ -41,7 +41,12 @@ def first_run(tmp_path_factory: pytest.TempPathFactory, minilm_path: Path) -> tu
 
 def test_profile_writes_its_four_files_and_says_what_it_found(first_run: tuple[Path, str]) -> None:
     folder, said = first_run
-    assert {p.name for p in (folder / "out").iterdir()} == {"scores.parquet", "scores.csv", "profile.json", "report.html"}
+    assert {p.name for p in (folder / "out").iterdir()} == {
+        "scores.parquet",
+        "scores.csv",
+        "profile.json",
+        "report.html",
+    }
     facts = json.loads((folder / "out" / "profile.json").read_text(encoding="utf-8"))
     assert facts["corpus"]["documents"] == 3  # both files
     assert facts["command"].startswith("headlens profile minilm --corpus")
@@ -144,4 +149,6 @@ def test_version_is_that_of_the_package() -> None:
 
 def run_python(code: str) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONSTARTUP"}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    ).stdout

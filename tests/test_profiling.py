@@ -201,7 +201,12 @@ def test_a_model_that_is_not_itself_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "is not there"), ("{", "cannot be read"), ('{"schema": "headlens.profile/9"}', "profile/9"), ("[]", "None")],
+    [
+        (None, "is not there"),
+        ("{", "cannot be read"),
+        ('{"schema": "headlens.profile/9"}', "profile/9"),
+        ("[]", "None"),
+    ],
 )
 def test_what_is_no_profile_is_refused(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:

@@ -89,8 +89,8 @@ class Position(Analyzer):
     )
 
     def observe(self, attention: LayerAttention, batch: Batch) -> Sums:
-        start, (queries, keys) = attention.query_start, attention.probs.shape[-2:]
-        stop = start + queries
+        start = attention.query_start
+        stop = start + attention.probs.shape[2]
         rows = batch.rows[:, start:stop]
         targets = batch.derived("position.targets", _targets)[:, start:stop]
         scored = batch.derived("position.scored_targets", _scored_targets)[:, start:stop]
@@ -146,8 +146,8 @@ def offset_profile(
     """Mass at every relative position, summed over `rows`, and the relative positions (key minus query)."""
     batch, head, queries, keys = probs.shape
     width = queries + keys - 1
-    # Written in rows of width - 1 and read in rows of `width`, each row of `probs` stands one place further left than the
-    # row above, so that all pairs of one distance come to stand in one column.
+    # Written in rows of width - 1 and read in rows of `width`, each row of `probs` stands one place further left than
+    # the row above, so that all pairs of one distance come to stand in one column.
     sheared = probs.new_zeros(batch, head, queries, width)
     steps = (head * queries * width, queries * width, width - 1, 1)
     sheared.as_strided(probs.shape, steps, sheared.storage_offset() + queries - 1).copy_(probs)
@@ -218,7 +218,7 @@ def _binned(profile: Float[Tensor, "*lead distance"], distance: Tensor) -> Float
 
 
 def _variability(square: Tensor, bins: Tensor, pairs: Tensor) -> Tensor:
-    """1 - variance between the bins / variance, over pairs of a row and a visible key (after Vig & Belinkov 2019, eq. 5)."""
+    """1 - variance between bins / variance, over pairs of a row and a key it sees; after Vig & Belinkov 2019, eq. 5."""
     total = square - bins.sum(dim=-1).square() / pairs.sum(dim=-1)
     explained = (bins.square() / pairs.clamp_min(1)).sum(dim=-1) - bins.sum(dim=-1).square() / pairs.sum(dim=-1)
     return torch.where(total > 1e-12 * square, 1 - explained / total, torch.nan)

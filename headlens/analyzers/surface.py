@@ -43,7 +43,7 @@ class Surface(Analyzer):
         Metric(
             "surface.sink_rows",
             "Rows that rest on a sink",
-            f"Share of rows that put over {SINK_SHARE} of their attention on the first token and special tokens together.",
+            f"Share of rows with over {SINK_SHARE} of their attention on the first token and special tokens together.",
             "share",
         ),
         Metric("surface.entropy", "Entropy", "Mean entropy of a row; 0 = all on one key.", "nats"),
