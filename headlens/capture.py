@@ -37,7 +37,7 @@ Observe = Callable[[LayerAttention], None]
 Way = Literal["exact", "fast", "both"]
 
 NAME = "headlens"
-SLICE_BYTES = 2 << 20  # probabilities of one slice: small enough to stay in a core's cache while they are scored
+SLICE_BYTES = 4 << 20  # probabilities of one slice: small enough to stay in a core's cache while they are scored
 
 # Keywords of attention calls that do not change q k^T * scaling + mask -> softmax -> v. Any other keyword that is not
 # None (softcap, s_aux, position_bias, ...) sends the call to the model file's own eager function.
