@@ -99,7 +99,7 @@ def slow_attentions(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> dic
     """
     reference = copy.deepcopy(model)
     for part in reference.modules():
-        if isinstance(part, PreTrainedModel):  # before transformers 5.23 the switch does not reach the stacks of T5
+        if isinstance(part, PreTrainedModel):  # in transformers 5.17 the switch does not reach the stacks of T5
             part.set_attn_implementation("eager")
     if reference.config._attn_implementation != "eager":
         raise UnsupportedModel(

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +84,30 @@ def messages() -> Iterator[list[logging.LogRecord]]:
     transformers_logging.remove_handler(handler)
     transformers_logging.set_verbosity(level)
     transformers_logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def _pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    from headlens.testing import tiny_model
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-bert"
+    tiny_model("bert", dtype=torch.float32).save_pretrained(folder)
+    words = Tokenizer(WordLevel({"[UNK]": 0, "a": 1, "b": 2, "c": 3, "[PAD]": 4}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    fast = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny_bert(_pristine: Path, tmp_path: Path) -> Path:
+    """A folder with a tiny BERT and a tokenizer of four words: a copy, to be damaged."""
+    return Path(shutil.copytree(_pristine, tmp_path / "tiny-bert"))
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,22 @@ def test_everything_is_put_back(family: str, ending: Callable[[nn.Module, Mappin
     assert capture_file._SWITCHED == {}
 
 
+@pytest.mark.parametrize("family", ["albert", "bert"])
+def test_a_run_that_broke_off_does_not_shift_the_layers_of_the_next_one(family: str) -> None:
+    layers: list[int] = []
+
+    def stumble_once(attention: LayerAttention) -> None:
+        layers.append(attention.layer)
+        if layers == [0, 1]:
+            raise StumbleError
+
+    with torch.no_grad(), capture(model_of(family), stumble_once):
+        with pytest.raises(StumbleError):
+            model_of(family)(**inputs_of(family))
+        model_of(family)(**inputs_of(family))
+    assert layers == [0, 1, 0, 1, 2]
+
+
 @pytest.mark.parametrize("own", ["eager", "sdpa", "flex_attention", "somebody_elses"])
 def test_the_name_of_the_attention_implementation_is_put_back(own: str) -> None:
     AttentionInterface.register("somebody_elses", lambda *a, **k: (_ for _ in ()).throw(StumbleError()))

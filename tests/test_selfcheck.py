@@ -279,6 +279,14 @@ def test_weights_that_are_no_numbers() -> None:
     assert error != error
 
 
+def test_an_output_that_is_no_number_watched_or_not() -> None:
+    model = tiny_model("bert")
+    model.encoder.layer[2].output.LayerNorm.bias.data[3] = torch.nan
+    law, where, error = failure(model)
+    assert (law, where) == ("watching changes nothing", "the model's output")
+    assert error != error
+
+
 def test_train_mode_and_families_off_the_interface_are_refused() -> None:
     with pytest.raises(CaptureError, match="train mode"):
         check_model(tiny_model("bert").train())
