@@ -150,11 +150,12 @@ def _family(model: nn.Module) -> str:
 
 
 def _stack_of(name: str, module: nn.Module, is_encoder_decoder: bool) -> Stack:
-    parts = set(name.split("."))
-    if getattr(module, "is_cross_attention", False) or parts & {"crossattention", "encoder_attn", "EncDecAttention"}:
+    parts = name.split(".")
+    if getattr(module, "is_cross_attention", False) or {"crossattention", "encoder_attn", "EncDecAttention"} & {*parts}:
         return "cross"
-    if is_encoder_decoder and parts & {"encoder", "decoder"}:
-        return "encoder" if "encoder" in parts else "decoder"
+    halves = [part for part in parts if part in ("encoder", "decoder")] if is_encoder_decoder else []
+    if halves:  # the outermost tells: a BERT that decodes has an "encoder" inside
+        return "encoder" if halves[0] == "encoder" else "decoder"
     return "decoder" if getattr(module, "is_causal", False) else "encoder"
 
 

@@ -47,10 +47,12 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
         raise typer.Exit
 
 
-@app.command("profile", context_settings={"allow_extra_args": True})
+@app.command("profile")
 def _profile(
-    context: typer.Context,
     model: ModelName,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Text files, as after --corpus.", show_default=False)
+    ] = None,
     corpus: Annotated[
         list[Path] | None,
         typer.Option(
@@ -83,7 +85,6 @@ def _profile(
     Example: headlens profile minilm --corpus notes.txt --out reports/minilm
     """
     with _plain_errors("nothing was written"):
-        files = _files(corpus, context.args)
         if unit not in ("line", "paragraph"):
             raise HeadlensError(f"--unit must be line or paragraph, got {unit!r}.")
         folder = out or Path("profiles") / Path(model).name
@@ -93,7 +94,7 @@ def _profile(
 
             result = profile(
                 model,
-                files,
+                [*(corpus or []), *(files or [])] or None,  # `--corpus a b`: b comes as an argument
                 device=device,
                 dtype=dtype,
                 revision=revision,
@@ -125,13 +126,6 @@ def _check(model: ModelName, dtype: DType = "float32", device: Device = "cpu", r
             progress("checking the model against itself", 0, 1)
             check = check_model(network_of(loaded.model))
         typer.echo(f"Self-check {check.line}")
-
-
-def _files(corpus: list[Path] | None, more: list[str]) -> list[Path] | None:
-    """`--corpus a.txt b.txt`: what follows the first file arrives as further arguments."""
-    if more and not corpus:
-        raise HeadlensError(f"One model at a time, got {shlex.join(more)} too; corpus files go after --corpus.")
-    return [*(corpus or []), *map(Path, more)] or None
 
 
 def _check_writable(folder: Path) -> None:

@@ -70,7 +70,7 @@ class LayerAttention:
     `q` and `k` are as they enter the dot product (after rotary embedding), `k` and `v` have the model's own number of
     key/value heads, `probs` is after the softmax, `context` is each head's output before W_O and before any gate.
     Row i of `probs` belongs to position `query_start + i`; positions of queries and keys share one count. The key axis
-    of a slice may end early, where no row of it may look further (causal models).
+    of a slice may end early, where no row of it may look further (causal models). Slices come in no order of their own.
     """
 
     layer: int  # 0-based within its stack

@@ -283,17 +283,18 @@ def _without_padding(inputs: Mapping[str, Tensor], row: int) -> dict[str, Tensor
 
 
 def _random_inputs(model: nn.Module) -> dict[str, Tensor]:
-    config: Any = model.config
+    config: Any = getattr(model, "config", None)
+    reads = getattr(model, "main_input_name", "input_ids")
+    if not hasattr(config, {"input_ids": "vocab_size", "pixel_values": "image_size"}.get(reads, "")):
+        raise UnsupportedModel(f"What {type(model).__name__} reads is not known here: give its inputs to check_model.")
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
     random = torch.Generator().manual_seed(0)
-    if getattr(model, "main_input_name", "input_ids") == "pixel_values":
+    if reads == "pixel_values":
         size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
         pixels = torch.randn(2, config.num_channels, size, size, generator=random)
         return {"pixel_values": pixels.to(device, dtype)}
-    low, high = (
-        (20, config.vocab_size) if config.vocab_size > 40 else (0, config.vocab_size)
-    )  # special tokens stand first
-    ids = torch.randint(low, high, (len(LENGTHS), max(LENGTHS)), generator=random)
+    low = 20 if config.vocab_size > 40 else 0  # special tokens stand first
+    ids = torch.randint(low, config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=random)
     real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     pad = getattr(config, "pad_token_id", None)
     ids = torch.where(real, ids, 0 if pad is None else pad)

@@ -135,6 +135,16 @@ def test_a_half_of_an_encoder_decoder_model(family: str) -> None:
     assert [site.stack for site in decoder] == ["decoder", "cross"] * 3
 
 
+def test_two_models_joined_to_an_encoder_and_a_decoder() -> None:
+    sizes = {"vocab_size": 99, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    reader, writer = hf.BertConfig(**sizes, num_hidden_layers=1), hf.BertConfig(**sizes, num_hidden_layers=2)
+    model = hf.EncoderDecoderModel(hf.EncoderDecoderConfig.from_encoder_decoder_configs(reader, writer)).eval()
+    sites = attention_sites(model)
+    kinds = [("encoder", 0), ("decoder", 0), ("cross", 0), ("decoder", 1), ("cross", 1)]
+    assert [(site.stack, site.layer) for site in sites] == kinds
+    check_order(model, inputs_of("bert") | {"decoder_input_ids": inputs_of("bert")["input_ids"]}, sites)
+
+
 def test_a_model_with_a_head() -> None:
     masked = hf.BertForMaskedLM(tiny_model("bert").config)
     sites = attention_sites(masked)

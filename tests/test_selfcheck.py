@@ -118,6 +118,17 @@ def test_a_decoder_padded_in_other_places_than_its_encoder(family: str) -> None:
     assert names(check_model(tiny_model(family), inputs)) == LAWS
 
 
+def test_a_model_that_reads_neither_text_nor_images_is_checked_on_given_inputs() -> None:
+    sizes = {"d_model": 32, "num_mel_bins": 8, "max_source_positions": 20, "vocab_size": 99, "pad_token_id": 0}
+    depth = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
+    model = hf.WhisperModel(hf.WhisperConfig(**sizes, **depth, **ends)).eval()
+    with pytest.raises(UnsupportedModel, match=r"WhisperModel reads is not known here: give its inputs to check_model"):
+        check_model(model)
+    sound = {"input_features": torch.randn(2, 8, 40), "decoder_input_ids": torch.randint(5, 99, (2, 6))}
+    assert names(check_model(model, sound)) == LAWS[:-1]
+
+
 def test_the_model_is_as_it_was() -> None:
     model = tiny_model("t5", dtype=torch.bfloat16)
     check_model(model)
