@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from headlens.analyzers import Analyzer, Sums
+from headlens.analyzers import Analyzer
 from headlens.capture import Way, capture
 from headlens.errors import CaptureError, CorpusError
 from headlens.records import Batch, LayerAttention
-from headlens.scores import Metric, ScoreTable
-from headlens.significance import bootstrap_weights, percentile_interval
+from headlens.tally import Tally
 
 MAX_FOLDS = 1000
 _UNIFORM_ROWS_BYTES = 4 << 20
@@ -52,115 +48,18 @@ def analyze(
     CaptureError
         A layer reported nothing, or gave NaN.
     """
-    tally = Tally(tuple(analyzers), min(documents, MAX_FOLDS))
+    tally = Tally(analyzers, min(documents, MAX_FOLDS))
+    ran = False
     device = next(model.parameters()).device
     for batch in batches:
-        tally.add(_observe_batch(model, batch.to(device), analyzers, way), batch.document.to(device))
+        observed = _observe_batch(model, batch.to(device), analyzers, way)
+        tally.add(observed.model, observed.uniform, batch.document.to(device))
         if progress is not None:
             progress(int(batch.attention_mask.sum()))
-    if not tally.sums:
+        ran = True
+    if not ran:
         raise CorpusError("The corpus gave no input to run; it needs at least one document with a word in it.")
     return tally
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Totals of all analyzers, and how to read them.
-
-    `sums[analyzer, key]` is [fold, layer, head, ...] in float64; `uniform` holds the same of a head that attends to all
-    visible keys alike; `macro` holds, per metric, the sum over inputs of each input's own score, and their number.
-    """
-
-    analyzers: tuple[Analyzer, ...]
-    folds: int
-    sums: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-    uniform: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-    macro: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-    uniform_macro: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-
-    def add(self, observed: _Observed, document: Tensor) -> None:
-        fold = document % self.folds
-        for analyzer in self.analyzers:
-            for sums, totals, macros in (
-                (observed.model[analyzer.name], self.sums, self.macro),
-                (observed.uniform[analyzer.name], self.uniform, self.uniform_macro),
-            ):
-                for key, value in sums.items():  # [batch, layer, head, ...]
-                    _accumulate(totals, (analyzer.name, key), value, fold, self.folds)
-                read = analyzer.score if totals is self.sums else analyzer.chance
-                own = read(sums)
-                scores = torch.stack([own[metric.name] for metric in analyzer.metrics], dim=-1)
-                defined = scores.isfinite()
-                _accumulate(macros, (analyzer.name, "value"), scores.where(defined, 0), fold, self.folds)
-                _accumulate(macros, (analyzer.name, "count"), defined.double(), fold, self.folds)
-
-    def scores(self, *, seed: int = 0) -> ScoreTable:
-        """All scores, micro and macro, with their 95% intervals over documents and their chance levels."""
-        tables = [self._table(analyzer, seed) for analyzer in self.analyzers]
-        kept = [m for table in tables for m in table if m.support.max() > 0]
-        return ScoreTable(
-            metrics=tuple(m.metric for m in kept),
-            values=np.stack([m.value for m in kept]),
-            support=np.stack([m.support for m in kept]),
-            low=np.stack([m.low for m in kept]),
-            high=np.stack([m.high for m in kept]),
-            chance=np.array([m.chance for m in kept]),
-        )
-
-    def _table(self, analyzer: Analyzer, seed: int) -> list[_MetricScores]:
-        sums, macro = self._of(self.sums, analyzer), self._of(self.macro, analyzer)
-        micro = analyzer.score(_total(sums))
-        support = analyzer.support(_total(sums))
-        chance = analyzer.chance(_total(self._of(self.uniform, analyzer)))
-        low, high = self._interval(lambda s: analyzer.score(s), sums, seed)
-        macro_low, macro_high = self._interval(lambda s: _macro_scores(analyzer, s), macro, seed)
-        macro_value, macro_chance = (
-            _macro_scores(analyzer, _total(self._of(m, analyzer))) for m in (self.macro, self.uniform_macro)
-        )
-        inputs = dict(zip(micro, _total(macro)["count"].unbind(-1), strict=True))
-        table = []
-        for metric in analyzer.metrics:
-            name, shape = metric.name, micro[metric.name].shape
-            defined = support[name].expand(shape)
-            table.append(_MetricScores(metric, micro[name], defined, low[name], high[name], chance[name]))
-            if name not in analyzer.without_macro:
-                count = torch.where(defined > 0, inputs[name], 0)
-                table.append(
-                    _MetricScores(
-                        replace(metric, name=f"{name}.macro", title=f"{metric.title}, mean of inputs"),
-                        *(macro_value[name], count, macro_low[name], macro_high[name], macro_chance[name]),
-                    )
-                )
-        return table
-
-    def _of(self, totals: dict[tuple[str, str], Tensor], analyzer: Analyzer) -> dict[str, Tensor]:
-        return {key: value for (name, key), value in totals.items() if name == analyzer.name}
-
-    def _interval(
-        self, score: Callable[[Sums], dict[str, Tensor]], sums: dict[str, Tensor], seed: int
-    ) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
-        """Percentile intervals, layer by layer so that the replicates of one layer only are in memory."""
-        weights = torch.from_numpy(bootstrap_weights(self.folds, seed=seed))
-        layers = []
-        for layer in range(next(iter(sums.values())).shape[1]):
-            of_layer = {key: _resampled(weights, value[:, layer].cpu()) for key, value in sums.items()}
-            scores = score(of_layer)
-            layers.append(percentile_interval(torch.stack(list(scores.values())).movedim(1, 0).numpy()))
-        low, high = (np.stack(bound, axis=1) for bound in zip(*layers, strict=True))  # [metric, layer, head]
-        if self.folds == 1:
-            low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
-        return dict(zip(scores, low, strict=True)), dict(zip(scores, high, strict=True))
-
-
-class _MetricScores:
-    """One metric's arrays on their way into a ScoreTable."""
-
-    def __init__(self, metric: Metric, value: Any, support: Any, low: Any, high: Any, chance: Any) -> None:
-        self.metric = metric
-        self.value, self.support, self.low, self.high = (
-            np.asarray(x, dtype=np.float64) for x in (value, support, low, high)
-        )
-        self.chance = float(np.asarray(chance).reshape(-1)[0])
 
 
 @dataclass(frozen=True)
@@ -258,24 +157,3 @@ def _stacked(
     for name, key in layers[0]:
         found[name][key] = torch.stack([layer[name, key] for layer in layers], dim=1)
     return found
-
-
-def _accumulate(
-    totals: dict[tuple[str, str], Tensor], place: tuple[str, str], value: Tensor, fold: Tensor, folds: int
-) -> None:
-    if place not in totals:
-        totals[place] = value.new_zeros(folds, *value.shape[1:])
-    totals[place].index_add_(0, fold, value)
-
-
-def _total(sums: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {key: value.sum(dim=0).cpu() for key, value in sums.items()}
-
-
-def _resampled(weights: Tensor, sums: Tensor) -> Tensor:
-    return (weights @ sums.flatten(1)).unflatten(1, sums.shape[1:])
-
-
-def _macro_scores(analyzer: Analyzer, sums: Sums) -> dict[str, Tensor]:
-    means = (sums["value"] / sums["count"]).unbind(-1)
-    return dict(zip((metric.name for metric in analyzer.metrics), means, strict=True))

@@ -17,7 +17,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import headlens
-from headlens.analyze import Tally, analyze
+from headlens.analyze import analyze
 from headlens.analyzers import ANALYZERS
 from headlens.arch import attention_sites
 from headlens.capture import Way
@@ -29,6 +29,7 @@ from headlens.files import atomic_write
 from headlens.models import LoadedModel, head_counts, load_model
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
+from headlens.tally import Tally
 
 PROFILE_SCHEMA = "headlens.profile/1"
 BATCH_TOKENS = 4096

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from slow_scores import Sentence, near_ties, slow_scores
 from torch import Tensor
 
-from headlens.analyze import Tally, analyze
+from headlens.analyze import analyze
 from headlens.analyzers import ANALYZERS, Position, Surface
 from headlens.capture import Way
 from headlens.errors import CaptureError, CorpusError
@@ -147,7 +146,7 @@ def test_documents_of_several_windows_stay_together_in_a_fold() -> None:
     texts = corpus()
     tally = analyze(tiny_model("bert"), [batch_of(texts, [0, 0, 1, 1, 1, 0])], [Surface()], documents=2)
     assert tally.folds == 2
-    rows = tally.sums["surface", "rows"][:, 0, 0]
+    rows = tally.model["surface"].sums["rows"][:, 0, 0]
     assert rows.tolist() == [LENGTHS[0] + LENGTHS[1] + LENGTHS[5] - 6, LENGTHS[2] + LENGTHS[3] + LENGTHS[4] - 6]
 
 
@@ -155,8 +154,8 @@ def test_intervals_are_percentiles_over_documents() -> None:
     model, batches = tiny_model("bert"), batches_of("all")
     table = analyze(model, batches, [Surface()], documents=6).scores(seed=5)
     tally = analyze(model, batches, [Surface()], documents=6)
-    paid = tally.sums["surface", "paid"][:, 1, 2, 1].numpy()  # [fold] of [CLS], layer 1, head 2
-    rows = tally.sums["surface", "rows"][:, 1, 0].numpy()
+    paid = tally.model["surface"].sums["paid"][:, 1, 2, 1].numpy()  # [fold] of [CLS], layer 1, head 2
+    rows = tally.model["surface"].sums["rows"][:, 1, 0].numpy()
     drawn = np.random.default_rng(0).integers(0, 6, (20_000, 6))
     means = paid[drawn].sum(axis=1) / rows[drawn].sum(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
@@ -219,7 +218,6 @@ def test_an_encoder_of_two_stacks_is_scored_alone() -> None:
 
 def test_sums_are_all_that_is_kept() -> None:
     tally = analyze(tiny_model("bert"), batches_of("all"), [Position(), Surface()], documents=6)
-    assert isinstance(tally, Tally)
-    kept = [*tally.sums.values(), *tally.macro.values()]
+    kept = [t for totals in tally.model.values() for t in (*totals.sums.values(), *totals.macro.values())]
     assert all(t.shape[:2] == (6, 3) and t.dtype == torch.float64 for t in kept)
-    assert not [f.name for f in dataclasses.fields(tally) if f.name in ("probs", "attention")]
+    assert sum(t.numel() for t in kept) < 6 * 3 * 4 * 250  # folds x layers x heads x numbers a head

@@ -30,6 +30,7 @@ ORDER = [
     "selfcheck",
     "analyzers",
     "significance",
+    "tally",
     "analyze",
     "report",
     "profiling",

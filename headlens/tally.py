@@ -1,0 +1,151 @@
+"""What a corpus adds up to, fold by fold, and how the sums are read: scores, chance levels, error bars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headlens.analyzers import Analyzer, Sums
+from headlens.scores import Metric, ScoreTable
+from headlens.significance import bootstrap_weights, percentile_interval
+
+Read = Callable[[Sums], dict[str, Tensor]]
+
+
+class Totals:
+    """Sums of one analyzer over a corpus, and of every metric the sum over inputs of each input's own score.
+
+    `sums[key]` is [fold, layer, head, ...]; `macro` holds "value" and "count", [fold, layer, head, metric]. All are
+    float64, and merging is addition.
+    """
+
+    def __init__(self, folds: int, read: Read, metrics: Sequence[Metric]) -> None:
+        self.folds, self.read, self.metrics = folds, read, metrics
+        self.sums: dict[str, Tensor] = {}
+        self.macro: dict[str, Tensor] = {}
+
+    def add(self, sums: Mapping[str, Tensor], fold: Tensor) -> None:
+        """Add the sums of a batch, [batch, layer, head, ...]; `fold` tells where each input belongs."""
+        scores = self.read(sums)
+        own = torch.stack([scores[metric.name] for metric in self.metrics], dim=-1)
+        defined = own.isfinite()
+        self._accumulate(self.sums, sums, fold)
+        self._accumulate(self.macro, {"value": own.where(defined, 0), "count": defined.double()}, fold)
+
+    def _accumulate(self, totals: dict[str, Tensor], sums: Mapping[str, Tensor], fold: Tensor) -> None:
+        for key, value in sums.items():
+            if key not in totals:
+                totals[key] = value.new_zeros(self.folds, *value.shape[1:])
+            totals[key].index_add_(0, fold, value)
+
+
+class Tally:
+    """Totals of all analyzers: of the model's heads, and of a head that attends to all visible keys alike."""
+
+    def __init__(self, analyzers: Sequence[Analyzer], folds: int) -> None:
+        self.analyzers, self.folds = tuple(analyzers), folds
+        self.model = {a.name: Totals(folds, a.score, a.metrics) for a in analyzers}
+        self.uniform = {a.name: Totals(folds, a.chance, a.metrics) for a in analyzers}
+
+    def add(self, model: Mapping[str, Sums], uniform: Mapping[str, Sums], document: Tensor) -> None:
+        """Add a batch: by analyzer, sums [batch, layer, head, ...]; `document` [batch] tells each input's fold."""
+        fold = document % self.folds
+        for name in self.model:
+            self.model[name].add(model[name], fold)
+            self.uniform[name].add(uniform[name], fold)
+
+    def scores(self, *, seed: int = 0) -> ScoreTable:
+        """All scores, pooled and macro, with 95% intervals over documents and chance levels.
+
+        A metric that nothing in the corpus supports is left out.
+        """
+        weights = torch.from_numpy(bootstrap_weights(self.folds, seed=seed))
+        rows = [row for analyzer in self.analyzers for row in self._rows(analyzer, weights) if row.support.max() > 0]
+        return ScoreTable(
+            metrics=tuple(row.metric for row in rows),
+            values=np.stack([row.value for row in rows]),
+            support=np.stack([row.support for row in rows]),
+            low=np.stack([row.low for row in rows]),
+            high=np.stack([row.high for row in rows]),
+            chance=np.array([row.chance for row in rows]),
+        )
+
+    def _rows(self, analyzer: Analyzer, weights: Tensor) -> Iterator[_Row]:
+        model, uniform = self.model[analyzer.name], self.uniform[analyzer.name]
+
+        def means_of_inputs(sums: Sums) -> dict[str, Tensor]:
+            return _by_metric(analyzer, sums["value"] / sums["count"])
+
+        pooled, inputs = _total(model.sums), _total(model.macro)
+        support = analyzer.support(pooled)
+        counts = _by_metric(analyzer, inputs["count"])
+        chance = analyzer.chance(_total(uniform.sums)), means_of_inputs(_total(uniform.macro))
+        value = analyzer.score(pooled), means_of_inputs(inputs)
+        interval = _intervals(analyzer.score, model.sums, weights), _intervals(means_of_inputs, model.macro, weights)
+        for metric in analyzer.metrics:
+            name = metric.name
+            rows = support[name].expand_as(value[0][name])
+            yield _Row.of(metric, value[0][name], rows, *interval[0][name], chance[0][name])
+            if name not in analyzer.without_macro:
+                macro = replace(metric, name=f"{name}.macro", title=f"{metric.title}, mean of inputs")
+                inputs_scored = torch.where(rows > 0, counts[name], 0)
+                yield _Row.of(macro, value[1][name], inputs_scored, *interval[1][name], chance[1][name])
+
+
+class _Row(NamedTuple):
+    """One metric of a ScoreTable; the arrays are [layer, head]."""
+
+    metric: Metric
+    value: NDArray[np.float64]
+    support: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    chance: float
+
+    @classmethod
+    def of(
+        cls,
+        metric: Metric,
+        value: Tensor,
+        support: Tensor,
+        low: NDArray[np.float64],
+        high: NDArray[np.float64],
+        chance: Tensor,
+    ) -> _Row:
+        return cls(metric, value.numpy(), support.double().numpy(), low, high, float(chance.flatten()[0]))
+
+
+def _by_metric(analyzer: Analyzer, values: Tensor) -> dict[str, Tensor]:
+    return dict(zip((metric.name for metric in analyzer.metrics), values.unbind(-1), strict=True))
+
+
+def _total(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: value.sum(dim=0).cpu() for key, value in sums.items()}
+
+
+def _intervals(
+    read: Read, sums: Mapping[str, Tensor], weights: Tensor
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Lower and upper ends [layer, head] by metric; layer by layer, so that the replicates of only one are in memory.
+
+    A single fold cannot be resampled: its ends are NaN.
+    """
+    ends = []
+    for layer in range(next(iter(sums.values())).shape[1]):
+        scores = read({key: _resampled(weights, value[:, layer].cpu()) for key, value in sums.items()})
+        replicates = torch.stack(list(scores.values()), dim=1).numpy()  # [replicate, metric, head]
+        ends.append(percentile_interval(replicates))
+    low, high = (np.stack(end, axis=1) for end in zip(*ends, strict=True))  # [metric, layer, head]
+    if weights.shape[1] == 1:
+        low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
+    return dict(zip(scores, zip(low, high, strict=True), strict=True))
+
+
+def _resampled(weights: Tensor, sums: Tensor) -> Tensor:
+    return (weights @ sums.flatten(1)).unflatten(1, sums.shape[1:])
