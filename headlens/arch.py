@@ -7,6 +7,7 @@ weights (the contribution of a head, its removal) needs one.
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,16 +134,28 @@ def is_transposed(projection: nn.Module) -> bool:
     return type(projection).__name__ == "Conv1D"
 
 
+def eager_function(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The attention function of the model's own file, which the module gives the interface to fall back on."""
+    forward = type(module).forward
+    name = _fallback_of(forward)
+    return None if name is None else inspect.unwrap(forward).__globals__.get(name)
+
+
+# from the module to the interface: "attention = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager_attention_forward)"
+_DISPATCH = re.compile(r"ALL_ATTENTION_FUNCTIONS\.get_interface\(\s*[\w.]+,\s*(\w+)")
+
+
 def _is_attention(module: nn.Module) -> bool:
-    return isinstance(module, MultiHeadAttention) or _calls_interface(type(module).forward)
+    return isinstance(module, MultiHeadAttention) or _fallback_of(type(module).forward) is not None
 
 
 @lru_cache(maxsize=1024)  # reading source is slow, and a model has hundreds of modules
-def _calls_interface(forward: Callable[..., Any]) -> bool:
+def _fallback_of(forward: Callable[..., Any]) -> str | None:
     try:
-        return "ALL_ATTENTION_FUNCTIONS.get_interface(" in inspect.getsource(forward)
+        found = _DISPATCH.search(inspect.getsource(forward))
     except (OSError, TypeError):
-        return False
+        return None
+    return None if found is None else found[1]
 
 
 def _family(model: nn.Module) -> str:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from headlens.arch import SPECS, Site, attention_sites
+from headlens.arch import SPECS, Site, attention_sites, eager_function
 from headlens.attention import MultiHeadAttention
 from headlens.errors import CaptureError, UnsupportedModel
 from headlens.records import LayerAttention, Stack
@@ -195,7 +195,9 @@ def _eager(
     mask = _additive(mask, query, key.shape[2], is_causal)
     if getattr(module, "reorder_and_upcast_attn", False):  # GPT-2 takes this branch only under the literal name "eager"
         return module._upcast_and_reordered_attn(query, key, value, mask)
-    return _eager_function(module)(module, query, key, value, mask, **kwargs)
+    function = eager_function(module)
+    assert function is not None  # seen to at entry
+    return function(module, query, key, value, mask, **kwargs)
 
 
 def _attend_in_slices(
@@ -307,10 +309,6 @@ def _is_plain(module: nn.Module, kwargs: dict[str, Any]) -> bool:
     return all(value is None or name in _HARMLESS for name, value in kwargs.items())
 
 
-def _eager_function(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    return getattr(sys.modules[type(module).__module__], "eager_attention_forward")  # noqa: B009  (of the model's own file)
-
-
 # --------------------------------------------------------------------------------------------- entering and leaving
 
 
@@ -318,12 +316,8 @@ def _check_ready(model: nn.Module, sites: list[Site]) -> None:
     if model.training or any(site.module.training for site in sites):
         raise CaptureError("The model is in train mode, where dropout is part of the probabilities; call model.eval().")
     for site in sites:
-        if not isinstance(site.module, MultiHeadAttention) and not hasattr(
-            sys.modules[type(site.module).__module__], "eager_attention_forward"
-        ):
-            raise UnsupportedModel(
-                f"{site} has no eager_attention_forward in its file, so it cannot be watched exactly."
-            )
+        if not isinstance(site.module, MultiHeadAttention) and eager_function(site.module) is None:
+            raise UnsupportedModel(f"{site} has no eager attention function in its file, so it cannot be watched.")
 
 
 def _gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Site]) -> dict[Stack, Tensor]:
@@ -477,7 +471,15 @@ def _is_left_padded(mask: Tensor) -> bool:
 
 def _finds_positions(model: nn.Module) -> bool:
     family = getattr(getattr(model, "config", None), "model_type", "")
-    return family in _SELF_POSITIONED or _FROM_IDS in inspect.getsource(sys.modules[type(model).__module__])
+    return family in _SELF_POSITIONED or any(_FROM_IDS in _source(cls.__module__) for cls in type(model).__mro__)
+
+
+@lru_cache
+def _source(module: str) -> str:
+    try:
+        return inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):  # a notebook, or written in C
+        return ""
 
 
 def _tokens(given: Mapping[str, Any], mask: Tensor) -> int:

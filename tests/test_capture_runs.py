@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
+from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from watching import (
     IDS,
     ROW_BYTES,
@@ -30,7 +31,7 @@ from watching import (
 
 from headlens.attention import MultiHeadAttention
 from headlens.capture import Way, capture
-from headlens.errors import CaptureError
+from headlens.errors import CaptureError, UnsupportedModel
 from headlens.records import LayerAttention, Stack
 from headlens.testing import LENGTHS, padded_inputs, tiny_model
 
@@ -186,6 +187,34 @@ def test_beam_search_gives_the_same_tokens() -> None:
     plain = model.generate(**padded_inputs(side="left"), **options)
     with capture(model, way="fast", slice_bytes=5 * ROW_BYTES):
         assert torch.equal(model.generate(**padded_inputs(side="left"), **options), plain)
+
+
+# ----------------------------------------------------------------------------------------------------- derived classes
+
+
+class OwnAttention(GPT2Attention):
+    """Of a file without an eager attention function: its forward, and what that falls back on, are GPT-2's."""
+
+
+class OwnRoberta(hf.RobertaModel):
+    """Of a file that does not find positions in the ids: RoBERTa's does."""
+
+
+def test_classes_derived_in_other_files() -> None:
+    model, inputs = copy.deepcopy(model_of("gpt2")), inputs_of("gpt2")
+    for block in model.h:
+        block.attn.__class__ = OwnAttention
+    assert torch.equal(watched(model, inputs)[1], watched(model_of("gpt2"), inputs)[1])
+
+    derived, left = copy.deepcopy(model_of("roberta")), padded_inputs(side="left")
+    derived.__class__ = OwnRoberta
+    assert torch.equal(watched(derived, left)[1], watched(model_of("roberta"), left)[1])
+
+
+def test_a_module_without_an_eager_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("transformers.models.gpt2.modeling_gpt2.eager_attention_forward")
+    with pytest.raises(UnsupportedModel, match=r"decoder layer 0 \(h.0.attn\) has no eager attention function"):
+        watched(model_of("gpt2"), inputs_of("gpt2"))
 
 
 # ----------------------------------------------------------------------------------------------------- half precision
