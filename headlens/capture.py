@@ -12,14 +12,12 @@ A third, "both", is for the self-check: each layer computes in both ways from th
 
 from __future__ import annotations
 
-import inspect
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -31,7 +29,10 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from headlens.arch import SPECS, Site, attention_sites, eager_function
 from headlens.attention import MultiHeadAttention
 from headlens.errors import CaptureError, UnsupportedModel
+from headlens.gates import gates_by_stack
+from headlens.positions import arguments_of, with_positions
 from headlens.records import LayerAttention, Stack
+from headlens.slices import causal_rows, mix_values, rows_of_mask, rows_per_slice, slice_probs
 
 Observe = Callable[[LayerAttention], None]
 Way = Literal["exact", "fast", "both"]
@@ -45,9 +46,6 @@ _HARMLESS = frozenset(
     "dropout scaling is_causal sliding_window position_ids cache_position use_cache output_attentions "
     "output_hidden_states return_dict deterministic cache past_key_values max_seqlen position_embeddings".split()
 )
-# Families whose forward pass works out positions from the mask, or needs none; RoBERTa and its kin do so from the ids.
-_SELF_POSITIONED = frozenset({"opt", "biogpt", "t5", "mt5", "umt5"})
-_FROM_IDS = "create_position_ids_from_input_ids"
 
 
 @contextmanager
@@ -94,7 +92,7 @@ def capture(
     """
     sites = attention_sites(model)
     _check_ready(model, sites)
-    tap = _Tap(model, observe, _gates_by_stack(gates, sites), way, slice_bytes)
+    tap = _Tap(model, observe, gates_by_stack(gates, sites), way, slice_bytes)
     with ExitStack() as stack:
         stack.enter_context(_tapped(tap, sites))
         stack.enter_context(switched(model, NAME))
@@ -214,41 +212,20 @@ def _attend_in_slices(
     scale = dim**-0.5 if scaling is None else scaling
     start = _query_start(site, query, key, mask)
     gate = tap.gate(site, query)
-    rows = max(1, tap.slice_bytes // (batch * heads * key.shape[2] * query.element_size()))
-    rows = -(-queries // -(-queries // rows))  # the same number of slices, of nearly equal size
+    rows = rows_per_slice(queries, tap.slice_bytes // (batch * heads * key.shape[2] * query.element_size()))
     context = query.new_empty(batch, queries, heads, value.shape[-1])
     causal = is_causal and mask is None and queries > 1
     # From the end: causal slices get smaller, so each fits into the memory that the one before it has left.
     for first in reversed(range(0, queries, rows)):
         last = min(first + rows, queries)
         keys = last if causal else key.shape[2]  # what no row of the slice may see need not be computed
-        seen = _causal_slice(first, last, query.device) if causal else _rows_of(mask, first, last)
+        seen = causal_rows(first, last, query.device) if causal else rows_of_mask(mask, first, last)
         q, k, v = query[:, :, first:last], key[:, :, :keys], value[:, :, :keys]
-        probs = _probs(q, k, seen, scale)
-        part = _mix(probs, v)
+        probs = slice_probs(q, k, seen, scale)
+        part = mix_values(probs, v)
         tap.deliver(site, LayerAttention(site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale))
         context[:, first:last] = (part if gate is None else part * gate).transpose(1, 2)
     return context, None
-
-
-def _probs(query: Tensor, key: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Probabilities [batch, head, query, key], in float32 at least; key/value heads are shared, not copied."""
-    batch, heads, queries, dim = query.shape
-    grouped = query.reshape(batch, key.shape[1], -1, dim)  # query heads of one key/value head are neighbours
-    scores = (grouped @ key.transpose(-1, -2)).view(batch, heads, queries, -1)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).mul_(scale)
-    if mask is not None:
-        scores = (
-            scores.masked_fill_(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
-        )
-    return scores.softmax(dim=-1)
-
-
-def _mix(probs: Tensor, value: Tensor) -> Tensor:
-    """Context [batch, head, query, dim]: the values that each row attends to, weighted."""
-    batch, heads, queries, keys = probs.shape
-    grouped = probs.to(value.dtype).reshape(batch, value.shape[1], -1, keys)
-    return (grouped @ value).view(batch, heads, queries, -1)
 
 
 # ------------------------------------------------------------------------------------------------------- mask reading
@@ -281,14 +258,6 @@ def _additive(mask: Tensor | None, query: Tensor, keys: int, is_causal: bool) ->
     return torch.where(mask, torch.zeros((), device=mask.device, dtype=query.dtype), lowest)
 
 
-def _rows_of(mask: Tensor | None, first: int, last: int) -> Tensor | None:
-    return mask if mask is None or mask.shape[2] == 1 else mask[:, :, first:last]
-
-
-def _causal_slice(first: int, last: int, device: torch.device) -> Tensor:
-    return torch.ones(last - first, last, dtype=torch.bool, device=device).tril(first)
-
-
 def _query_start(site: Site, query: Tensor, key: Tensor, mask: Tensor | None) -> int:
     """Position of the first query row among the keys: with a cache, the rows of earlier tokens do not come again."""
     past = key.shape[2] - query.shape[2]
@@ -318,33 +287,6 @@ def _check_ready(model: nn.Module, sites: list[Site]) -> None:
     for site in sites:
         if not isinstance(site.module, MultiHeadAttention) and eager_function(site.module) is None:
             raise UnsupportedModel(f"{site} has no eager attention function in its file, so it cannot be watched.")
-
-
-def _gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Site]) -> dict[Stack, Tensor]:
-    if gates is None:
-        return {}
-    layers = Counter(site.stack for site in sites)
-    if isinstance(gates, Tensor):
-        if len(layers) > 1:
-            raise CaptureError(f"The model has the stacks {sorted(layers)}: pass gates as a dict, one tensor a stack.")
-        gates = {next(iter(layers)): gates}
-    for stack, tensor in gates.items():
-        if stack not in layers:
-            raise CaptureError(f"There are gates for the stack {stack!r}; the model has {sorted(layers)}.")
-        heads = _heads_of(next(site for site in sites if site.stack == stack))
-        if tensor.dim() not in (2, 3) or tensor.shape[-2] != layers[stack] or (heads and tensor.shape[-1] != heads):
-            raise CaptureError(
-                f"Gates must be [layer, head] or [batch, layer, head] with {layers[stack]} layers"
-                f"{f' and {heads} heads' if heads else ''}, got {tuple(tensor.shape)}."
-            )
-    return dict(gates)
-
-
-def _heads_of(site: Site) -> int | None:
-    module = site.module
-    names = ("num_heads", "num_attention_heads", "n_heads")
-    own = next((getattr(module, name) for name in names if isinstance(getattr(module, name, None), int)), None)
-    return own or getattr(getattr(module, "config", None), "num_attention_heads", None)
 
 
 @contextmanager
@@ -438,54 +380,9 @@ def _before_forward(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     if tap is None:
         return None
     tap.calls.clear()
-    if tap.way == "fast" and _given(model, args, kwargs).get("output_attentions"):
+    if tap.way == "fast" and arguments_of(model, args, kwargs).get("output_attentions"):
         raise CaptureError('The fast way has no whole matrices for output_attentions=True: capture with way="exact".')
     return with_positions(model, args, kwargs)
-
-
-def with_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A forward pre-hook: the arguments with position_ids, if a batch padded on the left comes without; else None."""
-    given = _given(model, args, kwargs)
-    mask = given.get("attention_mask")
-    if not isinstance(mask, Tensor) or mask.dim() != 2 or not _is_left_padded(mask):
-        return None
-    if given.get("position_ids") is not None or _finds_positions(model):
-        return None
-    if "position_ids" in inspect.signature(model.forward).parameters:
-        positions = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)
-        return args, {**kwargs, "position_ids": positions[:, -_tokens(given, mask) :]}
-    if any(given.get(name) is not None for name in ("cache", "past_key_values")):
-        return None  # the padded text is encoded already, and was looked at then
-    raise CaptureError(f"{type(model).__name__} counts positions from the left edge: pad its batches on the right.")
-
-
-def _given(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name."""
-    given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
-    return {**given, **given.pop("kwargs", {})}
-
-
-def _is_left_padded(mask: Tensor) -> bool:
-    return bool(((mask[:, 0] == 0) & (mask != 0).any(dim=-1)).any())
-
-
-def _finds_positions(model: nn.Module) -> bool:
-    family = getattr(getattr(model, "config", None), "model_type", "")
-    return family in _SELF_POSITIONED or any(_FROM_IDS in _source(cls.__module__) for cls in type(model).__mro__)
-
-
-@lru_cache
-def _source(module: str) -> str:
-    try:
-        return inspect.getsource(sys.modules[module])
-    except (OSError, TypeError):  # a notebook, or written in C
-        return ""
-
-
-def _tokens(given: Mapping[str, Any], mask: Tensor) -> int:
-    """How many tokens this call brings; with a cache the mask covers the earlier ones too."""
-    tensors = (given.get(name) for name in ("input_ids", "inputs_embeds"))
-    return next((tensor.shape[1] for tensor in tensors if tensor is not None), mask.shape[1])
 
 
 AttentionInterface.register(NAME, _attend)

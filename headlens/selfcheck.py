@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from headlens.arch import Site, attention_sites, output_bias, output_projection, output_weight
 from headlens.attention import repeat_kv
-from headlens.capture import SLICE_BYTES, Way, capture, switched, with_positions
+from headlens.capture import SLICE_BYTES, Way, capture, switched
 from headlens.errors import SelfCheckFailed, UnsupportedModel
+from headlens.positions import with_positions
 from headlens.records import LayerAttention, Stack
 
 LENGTHS = (17, 9)  # tokens of the two texts: one is padded

@@ -1,0 +1,62 @@
+"""A batch padded on the left needs position_ids, and most models count from the left edge without a word."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from headlens.errors import CaptureError
+
+# Families whose forward pass works out positions from the mask, or needs none; RoBERTa and its kin do so from the ids.
+_SELF_POSITIONED = frozenset({"opt", "biogpt", "t5", "mt5", "umt5"})
+_FROM_IDS = "create_position_ids_from_input_ids"
+
+
+def with_positions(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A forward pre-hook: the arguments with position_ids, if a batch padded on the left comes without; else None."""
+    given = arguments_of(model, args, kwargs)
+    mask = given.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or not _is_left_padded(mask):
+        return None
+    if given.get("position_ids") is not None or _finds_positions(model):
+        return None
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        positions = (mask.long().cumsum(dim=-1) - 1).clamp_min(0)
+        return args, {**kwargs, "position_ids": positions[:, -_tokens(given, mask) :]}
+    if any(given.get(name) is not None for name in ("cache", "past_key_values")):
+        return None  # the padded text is encoded already, and was looked at then
+    raise CaptureError(f"{type(model).__name__} counts positions from the left edge: pad its batches on the right.")
+
+
+def _is_left_padded(mask: Tensor) -> bool:
+    return bool(((mask[:, 0] == 0) & (mask != 0).any(dim=-1)).any())
+
+
+def _finds_positions(model: nn.Module) -> bool:
+    family = getattr(getattr(model, "config", None), "model_type", "")
+    return family in _SELF_POSITIONED or any(_FROM_IDS in _source(cls.__module__) for cls in type(model).__mro__)
+
+
+@lru_cache
+def _source(module: str) -> str:
+    try:
+        return inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):  # a notebook, or written in C
+        return ""
+
+
+def _tokens(given: Mapping[str, Any], mask: Tensor) -> int:
+    """How many tokens this call brings; with a cache the mask covers the earlier ones too."""
+    tensors = (given.get(name) for name in ("input_ids", "inputs_embeds"))
+    return next((tensor.shape[1] for tensor in tensors if tensor is not None), mask.shape[1])
+
+
+def arguments_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name."""
+    given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+    return {**given, **given.pop("kwargs", {})}
