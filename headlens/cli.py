@@ -119,12 +119,11 @@ def _check(model: ModelName, dtype: DType = "float32", device: Device = "cpu", r
         with _progress() as progress:
             progress("loading the model", 0, 1)
             from headlens.models import load_model
-            from headlens.profiling import network_of
             from headlens.selfcheck import check_model
 
-            loaded = load_model(model, device=device, dtype=dtype, revision=revision)
+            loaded = load_model(model, device=device, dtype=dtype, revision=revision, check=False)
             progress("checking the model against itself", 0, 1)
-            check = check_model(network_of(loaded.model))
+            check = check_model(loaded.model)
         typer.echo(f"Self-check {check.line}")
 
 

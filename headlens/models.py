@@ -35,6 +35,7 @@ from transformers.utils import logging as transformers_logging
 
 from headlens.checkpoints import BUNDLES, Checkpoint, find_checkpoint, read_json
 from headlens.errors import UnsupportedModel
+from headlens.selfcheck import SelfCheck, check_model
 
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 
@@ -48,6 +49,7 @@ class LoadedModel:
     name: str  # as it was asked for
     source: str  # hub id, folder name or package: no absolute path
     provenance: dict[str, Any]  # plain values, ready for JSON
+    check: SelfCheck | None = None  # None where it was not asked for
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer; UnsupportedModel where the checkpoint brings none."""
@@ -66,8 +68,9 @@ def load_model(
     dtype: str = "float32",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    check: bool = True,
 ) -> LoadedModel:
-    """Load the base model of a checkpoint, with its tokenizer.
+    """Load the base model of a checkpoint, with its tokenizer, and check that its attention can be trusted.
 
     Parameters
     ----------
@@ -82,11 +85,16 @@ def load_model(
         Branch, tag or commit; only for hub ids.
     trust_remote_code
         Run Python code that comes with the checkpoint. Never by default.
+    check
+        Run the self-check (`check_model`, under two seconds), and keep its result in `LoadedModel.check`.
 
     Raises
     ------
     UnsupportedModel
-        Nothing of that name, not loadable, or not all of its weights are there.
+        Nothing of that name, not loadable, or not all of its weights are there; with `check`, also a model whose
+        attention cannot be watched.
+    SelfCheckFailed
+        What is captured is not what the model computes.
     """
     if dtype not in DTYPES:
         raise UnsupportedModel(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
@@ -96,7 +104,8 @@ def load_model(
         model = _load_weights(checkpoint, dtype, trust_remote_code)
         tokenizer = _load_tokenizer(checkpoint, trust_remote_code)
         model = model.to(device).eval()
-    return LoadedModel(model, tokenizer, name, checkpoint.source, _provenance(checkpoint, model))
+    proof = check_model(model) if check else None
+    return LoadedModel(model, tokenizer, name, checkpoint.source, _provenance(checkpoint, model), proof)
 
 
 def head_counts(config: PreTrainedConfig) -> dict[str, int]:

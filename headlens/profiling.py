@@ -148,7 +148,7 @@ def profile(
     network = network_of(loaded.model)
     clock.lap("load")
     report("checking the model against itself", 0, 1)
-    check = check_model(network)
+    check = loaded.check or check_model(loaded.model.base_model)
     clock.lap("selfcheck")
     words = loaded.require_tokenizer()
     room = max_length_of(network.config, words)
@@ -197,7 +197,7 @@ def _loaded(
     if isinstance(model, LoadedModel):
         return model
     if isinstance(model, (str, os.PathLike)):
-        return load_model(str(model), **options)
+        return load_model(str(model), check=False, **options)  # done next, to be timed by itself
     if tokenizer is None:
         raise UnsupportedModel(
             "A model that is passed as an object needs its tokenizer: profile(model, tokenizer=...)."

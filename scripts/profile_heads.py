@@ -15,8 +15,7 @@ import headlens
 def main(model: str, *files: str) -> None:
     """What `headlens profile` does, step by step."""
     loaded = headlens.load_model(model)  # a hub id, a folder, or a bundled name
-    check = headlens.check_model(loaded.model)  # is what we capture what the model computes?
-    print(f"{loaded.name}: {check.line}")
+    print(f"{loaded.name}: self-check {loaded.check.line}")  # is what we capture what the model computes?
 
     profile = headlens.profile(loaded, list(files) or None)  # None: the bundled English sample
     scores = profile.scores
