@@ -83,7 +83,7 @@ def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Analyzer]
     def observe(attention: LayerAttention) -> None:
         causal.append(attention.is_causal)
         sums = by_layer.setdefault(attention.layer, {})
-        _add_into(sums, attention, batch, analyzers)
+        _add_into(sums, attention.in_single_precision(), batch, analyzers)
         if attention.layer == last:
             rows_of_last.append(attention.probs.shape[2])
             if sum(rows_of_last) == tokens:

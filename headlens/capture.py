@@ -32,7 +32,7 @@ from headlens.errors import CaptureError, UnsupportedModel
 from headlens.gates import gates_by_stack
 from headlens.positions import arguments_of, with_positions
 from headlens.records import LayerAttention, Stack
-from headlens.slices import causal_rows, mix_values, rows_of_mask, rows_per_slice, slice_probs
+from headlens.slices import causal_rows, mix_values, rows_of_mask, rows_per_slice, slice_scores
 
 Observe = Callable[[LayerAttention], None]
 Way = Literal["exact", "fast", "both"]
@@ -215,15 +215,24 @@ def _attend_in_slices(
     rows = rows_per_slice(queries, tap.slice_bytes // (batch * heads * key.shape[2] * query.element_size()))
     context = query.new_empty(batch, queries, heads, value.shape[-1])
     causal = is_causal and mask is None and queries > 1
+    wide = query.new_empty(0, dtype=torch.promote_types(query.dtype, torch.float32))  # of the scores
+    mask = _additive(mask, wide, key.shape[2], False)
+    query, key, value = query.contiguous(), key.contiguous(), value.contiguous()  # else every slice copies all keys
     # From the end: causal slices get smaller, so each fits into the memory that the one before it has left.
     for first in reversed(range(0, queries, rows)):
         last = min(first + rows, queries)
         keys = last if causal else key.shape[2]  # what no row of the slice may see need not be computed
-        seen = causal_rows(first, last, query.device) if causal else rows_of_mask(mask, first, last)
+        seen = causal_rows(first, last, wide) if causal else rows_of_mask(mask, first, last)
         q, k, v = query[:, :, first:last], key[:, :, :keys], value[:, :, :keys]
-        probs = slice_probs(q, k, seen, scale)
+        scores = slice_scores(q, k, seen, scale)
+        probs = scores.softmax(dim=-1)
         part = mix_values(probs, v)
-        tap.deliver(site, LayerAttention(site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale))
+        tap.deliver(
+            site,
+            LayerAttention(
+                site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale, scores=scores
+            ),
+        )
         context[:, first:last] = (part if gate is None else part * gate).transpose(1, 2)
     return context, None
 

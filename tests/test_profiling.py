@@ -192,11 +192,9 @@ def test_more_tokens_than_the_model_takes_are_refused() -> None:
 def test_a_model_that_is_not_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from headlens import capture
 
-    module = __import__("headlens.capture", fromlist=["slice_probs"])
+    module = __import__("headlens.capture", fromlist=["slice_scores"])
     assert capture is module.capture
-    monkeypatch.setattr(
-        module, "slice_probs", lambda q, k, mask, scale: (q @ k.mT * scale).softmax(-1)
-    )  # forgets the mask
+    monkeypatch.setattr(module, "slice_scores", lambda q, k, mask, scale: q @ k.mT * scale)  # forgets the mask
     with pytest.raises(SelfCheckFailed, match="headlens's attention equals the model's"):
         headlens.profile(tiny_model("bert"), headlens.texts(TEXTS), tokenizer=word_tokenizer())
 

@@ -95,7 +95,7 @@ class Position(Analyzer):
         targets = batch.derived("position.targets", _targets)[:, start:stop]
         scored = batch.derived("position.scored_targets", _scored_targets)[:, start:stop]
         paid = _at_offsets(attention.probs, start)  # [batch, head, query, offset]
-        offset_of_strongest = attention.strongest[1] - torch.arange(start, stop, device=rows.device)
+        offset_of_strongest = attention.strongest_key - torch.arange(start, stop, device=rows.device)
         strongest_at = offset_of_strongest[..., None] == torch.tensor(OFFSETS, device=rows.device)
         profile, distance = offset_profile(attention.probs, rows, start)
         part = f"[{start}:{stop}{' causal' if attention.is_causal else ''}]"

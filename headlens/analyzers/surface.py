@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from headlens.analyzers.base import Analyzer, Sums
@@ -57,19 +57,18 @@ class Surface(Analyzer):
     )
 
     def observe(self, attention: LayerAttention, batch: Batch) -> Sums:
-        start, (queries, keys) = attention.query_start, attention.probs.shape[-2:]
+        start, queries = attention.query_start, attention.probs.shape[2]
         rows = batch.rows[:, start : start + queries]
         weight = rows.to(attention.probs.dtype)  # [batch, query]
-        kinds = batch.derived("surface.kinds", _kinds)[:, None, :keys].to(weight.dtype)
-        paid = attention.probs @ kinds  # [batch, head, query, kind], sinks last
-        per_row = torch.stack([torch.special.entr(attention.probs).sum(dim=-1), attention.strongest[0]], dim=-1)
-        entropy, confidence = torch.einsum("bhqs,bq->sbh", per_row, weight)
+        sums_of_rows = torch.stack([attention.entropy, attention.largest], dim=-1)
+        entropy, confidence = torch.einsum("bhqs,bq->sbh", sums_of_rows, weight)
+        resting = _on_sinks(attention.probs, batch.derived("surface.sinks", _sinks)) > SINK_SHARE
         visible = batch.visible(attention.is_causal)[:, start : start + queries].clamp_min(1)
         return {
             "rows": rows.sum(dim=-1)[:, None],
-            "paid": torch.einsum("bhqc,bq->bhc", paid[..., :-1], weight),
+            "paid": _to_kinds(attention.probs, weight, batch.derived("surface.kinds", _kinds)),
             "keys": batch.derived("surface.keys", _keys),
-            "resting": ((paid[..., -1] > SINK_SHARE) & rows[:, None]).sum(dim=-1),
+            "resting": (resting & rows[:, None]).sum(dim=-1),
             "entropy": entropy,
             "uniform_entropy": (visible.double().log() * rows).sum(dim=-1)[:, None],
             "confidence": confidence,
@@ -92,13 +91,33 @@ class Surface(Analyzer):
 
 
 def _kinds(batch: Batch) -> Float[Tensor, "batch token kind"]:
-    """1 where a token is of a kind; the last kind is the sinks."""
+    """1 where a token is of a kind."""
     none = torch.zeros_like(batch.special)
     kinds = [batch.token_classes.get(name, none) & batch.attention_mask for name in CLASSES]
-    sinks = (kinds[0] | batch.special) & batch.attention_mask
-    return torch.stack([*kinds, sinks], dim=-1).float()
+    return torch.stack(kinds, dim=-1).float()
 
 
 def _keys(batch: Batch) -> Float[Tensor, "batch head=1 kind"]:
     """How many tokens of each kind an input has."""
-    return batch.derived("surface.kinds", _kinds)[..., :-1].sum(dim=1)[:, None]
+    return batch.derived("surface.kinds", _kinds).sum(dim=1)[:, None]
+
+
+def _to_kinds(probs: Tensor, weight: Tensor, kinds: Tensor) -> Float[Tensor, "batch head kind"]:
+    """Mass that goes to each kind of token, summed over the rows: first over rows, since the kinds are many."""
+    by_key = (weight[:, None, None] @ probs).squeeze(-2)  # [batch, head, key]
+    return by_key @ kinds[:, : probs.shape[-1]].to(probs.dtype)
+
+
+def _sinks(batch: Batch) -> Int[Tensor, "batch sink"]:
+    """Positions of the first token and of special tokens; -1 fills up where an input has fewer than another."""
+    is_sink = (batch.derived("surface.kinds", _kinds)[..., 0].bool() | batch.special) & batch.attention_mask
+    position = torch.arange(is_sink.shape[1], device=is_sink.device).expand_as(is_sink)
+    most = int(is_sink.sum(dim=-1).max())
+    return position.where(is_sink, -1).sort(dim=-1, descending=True).values[:, :most]
+
+
+def _on_sinks(probs: Tensor, sinks: Tensor) -> Float[Tensor, "batch head query"]:
+    keys = probs.shape[-1]
+    there = (sinks >= 0) & (sinks < keys)
+    place = sinks.clamp(0, keys - 1)[:, None, None].expand(*probs.shape[:3], -1)
+    return (probs.gather(-1, place) * there[:, None, None]).sum(dim=-1)
