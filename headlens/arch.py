@@ -66,7 +66,7 @@ class Site:
         return f"{self.stack} layer {self.layer} ({self.name})"
 
 
-def attention_sites(model: nn.Module) -> list[Site]:
+def attention_sites(model: Any) -> list[Site]:
     """Every attention layer of `model`, in the order of its modules.
 
     Raises
@@ -74,6 +74,8 @@ def attention_sites(model: nn.Module) -> list[Site]:
     UnsupportedModel
         No module of the model calls transformers' attention interface.
     """
+    if not isinstance(model, nn.Module):
+        raise UnsupportedModel(f"Expected a model, got {type(model).__name__}; of what load_model gave, pass `.model`.")
     found = [(name, module) for name, module in model.named_modules() if _is_attention(module)]
     if not found:
         raise UnsupportedModel(_why_not(model))

@@ -90,7 +90,7 @@ def capture(
     CaptureError
         Train mode, gates of the wrong shape, or a capture inside a capture of the same model.
     """
-    sites = attention_sites(model)
+    sites = attention_sites(model)  # says so where it is no model
     _check_ready(model, sites)
     tap = _Tap(model, observe, gates_by_stack(gates, sites), way, slice_bytes)
     with ExitStack() as stack:

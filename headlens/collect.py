@@ -42,6 +42,10 @@ class Collected:
     context: NDArray[np.float32] | None = None
     contribution: NDArray[np.float32] | None = None
 
+    def __repr__(self) -> str:
+        names = [name for name in get_args(What) if getattr(self, name) is not None]
+        return f"<Collected {', '.join(names)} of {len(self.tokens)} tokens: {self.text[:40]!r}>"
+
 
 def collect(
     model: PreTrainedModel,

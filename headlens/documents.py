@@ -12,7 +12,7 @@ class Document:
     """One text of a corpus: the unit that error bars resample and that folds keep together."""
 
     text: str
-    id: str  # where it came from, for messages: "file.txt:12"
+    id: str = "a text"  # where it came from, for messages: "file.txt:12"
 
     def __post_init__(self) -> None:
         if not self.text.strip():

@@ -54,6 +54,7 @@ class Encoded:
     inputs: int  # rows of all batches
     tokens: int  # real tokens, special ones included
     scored_tokens: int  # real tokens that come from the text
+    unknown: int  # of them: the tokenizer's unknown token
 
 
 def encode(
@@ -80,6 +81,7 @@ def encode(
     pad = _id_of(tokenizer, "pad_token") or 0
     batches = [_batch(group, frame, classes, pad) for group in _groups(inputs, frame, batch_tokens)]
     scored = sum(item.ids.size for item in inputs)
+    unknown = -1 if (found := _id_of(tokenizer, "unk_token")) is None else found
     return Encoded(
         batches=batches,
         max_length=max_length,
@@ -90,6 +92,7 @@ def encode(
         inputs=len(inputs),
         tokens=scored + frame.size * len(inputs),
         scored_tokens=scored,
+        unknown=sum(int((item.ids == unknown).sum()) for item in inputs),
     )
 
 

@@ -51,6 +51,12 @@ class LoadedModel:
     provenance: dict[str, Any]  # plain values, ready for JSON
     check: SelfCheck | None = None  # None where it was not asked for
 
+    def __repr__(self) -> str:
+        facts = self.provenance
+        return (
+            f"<LoadedModel {self.name}: {facts['class']}, {facts['layers']} x {facts['heads']} heads, {facts['dtype']}>"
+        )
+
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer; UnsupportedModel where the checkpoint brings none."""
         if self.tokenizer is None:

@@ -33,6 +33,8 @@ from headlens.tally import Tally
 
 PROFILE_SCHEMA = "headlens.profile/1"
 BATCH_TOKENS = 4096
+FEW_TOKENS = 1000  # below this many scored tokens a profile warns
+UNKNOWN_SHARE = 0.02  # of the scored tokens: from here on a profile tells
 
 Corpus: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Sequence[Document] | None
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
@@ -87,6 +89,13 @@ class Profile:
         if schema != PROFILE_SCHEMA:
             raise OutputError(f"{path} has the schema {schema!r}, this headlens reads {PROFILE_SCHEMA!r}.")
         return cls(ScoreTable.load(folder), provenance)
+
+    def __repr__(self) -> str:
+        model, corpus = self.provenance["model"], self.provenance["corpus"]
+        return (
+            f"<Profile of {model['name']}: {self.scores.n_layers} x {self.scores.n_heads} heads, "
+            f"{len(self.scores.names)} scores, {corpus['documents']:,} documents>"
+        )
 
     def _repr_html_(self) -> str:
         from headlens.report import render_summary
@@ -155,6 +164,7 @@ def profile(
     if max_length is not None and max_length > room:
         raise CorpusError(f"max_length is {max_length}, and {loaded.name!r} takes at most {room} tokens.")
     encoded = encode(documents, words, max_length=max_length or room, batch_tokens=batch_tokens)
+    _check_vocabulary(network, encoded, loaded.name)
     clock.lap("encode")
     tally = _run(network, encoded, way, report)
     clock.lap("pass")
@@ -236,6 +246,15 @@ def _run(network: PreTrainedModel, encoded: Encoded, way: Way, report: Progress)
     return analyze(network, encoded.batches, analyzers, documents=encoded.documents, way=way, progress=count)
 
 
+def _check_vocabulary(network: PreTrainedModel, encoded: Encoded, name: str) -> None:
+    known = network.get_input_embeddings().num_embeddings
+    largest = max(int(batch.input_ids.max()) for batch in encoded.batches)
+    if largest >= known:
+        raise UnsupportedModel(
+            f"The tokenizer is not that of {name!r}: it gives the token id {largest}, the model knows {known} tokens."
+        )
+
+
 class _Clock:
     """Seconds of each part of a run."""
 
@@ -255,7 +274,7 @@ def _command(name: str, corpus: Corpus) -> str:
 
 
 def _corpus_facts(files: list[dict[str, Any]], encoded: Encoded, unit: Unit, limit: int | None) -> dict[str, Any]:
-    counts = ["documents", "empty", "cut_documents", "windows", "inputs", "tokens", "scored_tokens", "max_length"]
+    counts = "documents empty cut_documents windows inputs tokens scored_tokens unknown max_length".split()
     return {"files": files, "unit": unit, "limit": limit, **{name: getattr(encoded, name) for name in counts}}
 
 
@@ -273,11 +292,22 @@ def _notes(encoded: Encoded, loaded: LoadedModel) -> list[str]:
     notes = []
     if encoded.cut_documents:
         notes.append(
-            f"Of {encoded.documents} documents, {encoded.cut_documents} longer than {encoded.max_length} tokens "
-            f"had to be cut into {encoded.windows} windows."
+            f"Longer than {encoded.max_length} tokens, so cut into windows: {encoded.cut_documents} of "
+            f"{encoded.documents} documents, into {encoded.windows} windows."
         )
     if encoded.empty:
-        notes.append(f"Of {encoded.documents} documents, {encoded.empty} gave no token and had to be left out.")
+        notes.append(f"Without a token, so left out: {encoded.empty} of {encoded.documents} documents.")
+    if encoded.scored_tokens < FEW_TOKENS:
+        notes.append(
+            f"Only {encoded.scored_tokens:,} tokens were scored: too few to say what a head does. Some thousand tell."
+        )
+    if encoded.documents == 1:
+        notes.append("There is only one document, and intervals come from resampling documents: there are none.")
+    if encoded.unknown > UNKNOWN_SHARE * encoded.scored_tokens:
+        notes.append(
+            f"{encoded.unknown / encoded.scored_tokens:.0%} of the tokens are unknown to the tokenizer; "
+            f"the model may not be made for this language or script."
+        )
     if loaded.provenance["is_encoder_decoder"]:
         notes.append("The model has an encoder and a decoder; the scores are those of the encoder's self-attention.")
     return notes

@@ -89,6 +89,10 @@ class LayerAttention:
         None  # before the softmax, masked; only the fast way has them
     )
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.probs.shape))
+        return f"<LayerAttention of {self.stack} layer {self.layer}, rows from {self.query_start}: probs {shape}>"
+
     # What several analyzers ask of every row is computed once for all of them.
 
     @cached_property

@@ -213,6 +213,9 @@ class ScoreTable:
         values = arrays.pop("value")
         return cls(tuple(metrics), values=values, chance=chance[:, 0, 0], **arrays)
 
+    def __repr__(self) -> str:
+        return f"<ScoreTable of {len(self.metrics)} metrics x {self.n_layers} layers x {self.n_heads} heads>"
+
     def equals(self, other: ScoreTable) -> bool:
         """Same metrics and exactly the same numbers; NaN equals NaN."""
         pairs = ((getattr(self, name), getattr(other, name)) for name in ("values", "support", "low", "high", "chance"))
@@ -229,8 +232,9 @@ class ScoreTable:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> ScoreTable:
-        """Read the scores.parquet that `save` wrote; an OutputError names the path and what is wrong with it."""
-        path = Path(folder) / "scores.parquet"
+        """Read what `save` wrote, given its folder or scores.parquet; an OutputError says what is wrong, and where."""
+        path = Path(folder)
+        path = path if path.is_file() else path / "scores.parquet"
         table = _read_arrow(path)
         try:
             return cls.from_frame(table.to_pandas(ignore_metadata=True), _read_metrics(table))

@@ -387,7 +387,7 @@ def main(argv: list[str] | None = None) -> int:
     table = Table(*COLUMNS, title=f"MultiHeadAttention on {args.device}")
     for check in checks:
         table.add_row(*cells(check), style="red" if check.verdict == "FAILS" else "")
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 150)  # a pipe has no width: 80 would cut the figures
     console.print(table)
     write_report(checks, provenance(args.device, args.model), args.out)
     console.print(summary(checks), f"Report: {args.out / args.device}.md")

@@ -122,7 +122,7 @@ def test_a_text_longer_than_the_model_takes_is_cut_and_said_once(tmp_path: Path,
     file.write_text("word " * 1100 + "\nshort one\n", encoding="utf-8")
     done = run("profile", "minilm", "--corpus", file, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("cut into 3 windows") == 1
+    assert done.stdout.count("1 of 2 documents, into 3 windows") == 1
     assert not done.stderr.strip()
 
 

@@ -17,6 +17,7 @@ from headlens.errors import CorpusError, OutputError, SelfCheckFailed, Unsupport
 from headlens.profiling import Profile
 from headlens.testing import slow_attentions, tiny_model
 
+FEW = "Only 102 tokens were scored: too few to say what a head does. Some thousand tell."
 TEXTS = ["the cat sat on the mat .", "dogs , cats and mice run", "a cat", "the dogs ran and ran and ran home ."]
 WORDS = sorted({word for text in TEXTS for word in text.split()})
 
@@ -174,9 +175,28 @@ def test_limit_and_units(tmp_path: Path) -> None:
 def test_a_long_text_is_cut_and_it_is_said(tmp_path: Path) -> None:
     long = " ".join(["the cat sat on the mat and ran home ."] * 10)  # 100 tokens, of which 38 fit beside [CLS], [SEP]
     result = headlens.profile(tiny_model("bert"), headlens.texts([long, "a cat"]), tokenizer=word_tokenizer())
-    assert result.provenance["notes"] == ["Of 2 documents, 1 longer than 40 tokens had to be cut into 3 windows."]
+    assert result.provenance["notes"] == [
+        "Longer than 40 tokens, so cut into windows: 1 of 2 documents, into 3 windows.",
+        FEW,
+    ]
     assert result.provenance["corpus"]["scored_tokens"] == 102
     assert result.provenance["run"]["folds"] == 2
+
+
+def test_what_makes_a_profile_weak_is_said() -> None:
+    strange = headlens.texts(["zebra quokka the cat"])
+    notes = headlens.profile(tiny_model("bert"), strange, tokenizer=word_tokenizer()).provenance["notes"]
+    assert [note.split()[0] for note in notes] == ["Only", "There", "50%"]  # few tokens, one document, unknown words
+
+
+def test_a_tokenizer_of_another_model_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="the model knows 10 tokens"):
+        headlens.profile(tiny_model("bert", vocab_size=10), headlens.texts(TEXTS), tokenizer=word_tokenizer())
+
+
+def test_sentences_taken_for_files_are_told_apart() -> None:
+    with pytest.raises(CorpusError, match=r"headlens\.texts"):
+        headlens.profile(tiny_model("bert"), ["the cat sat"], tokenizer=word_tokenizer())
 
 
 def test_a_model_without_its_tokenizer_is_refused() -> None:

@@ -221,4 +221,4 @@ def _variability(square: Tensor, bins: Tensor, pairs: Tensor) -> Tensor:
     """1 - variance between bins / variance, over pairs of a row and a key it sees; after Vig & Belinkov 2019, eq. 5."""
     total = square - bins.sum(dim=-1).square() / pairs.sum(dim=-1)
     explained = (bins.square() / pairs.clamp_min(1)).sum(dim=-1) - bins.sum(dim=-1).square() / pairs.sum(dim=-1)
-    return torch.where(total > 1e-12 * square, 1 - explained / total, torch.nan)
+    return torch.where(total > 1e-12 * square, (1 - explained / total).clamp(0, 1), torch.nan)

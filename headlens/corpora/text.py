@@ -41,7 +41,10 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
         if file.is_dir():
             raise CorpusError(f"{file}: expected a text file, this is a folder; name the files in it one by one.")
         if not file.exists():
-            raise CorpusError(f"{file}: there is no such file; check the path (it starts from {Path.cwd()}).")
+            raise CorpusError(
+                f"{file}: there is no such file; check the path (it starts from {Path.cwd()}), "
+                f"or pass texts that are in memory as headlens.texts([...])."
+            )
     except (OSError, ValueError) as error:  # a name too long, a loop of links, a folder without permission, a NUL
         raise CorpusError(f"{file}: the path cannot be looked up ({error}); name another file.") from error
     return file

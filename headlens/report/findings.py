@@ -202,8 +202,16 @@ class Finding:
 
 
 def rules_for(scores: ScoreTable) -> tuple[Rule, ...]:
-    """The rules whose score is in the table and defined for at least one head."""
-    return tuple(rule for rule in RULES if rule.metric in scores and np.isfinite(scores[rule.metric]).any())
+    """The rules whose score is in the table and defined for at least one head.
+
+    Where the first token is always [CLS], the two scores are one, and only the rule of [CLS] reads it.
+    """
+    spare = "surface.first" if _cls_comes_first(scores) else None
+    return tuple(
+        rule
+        for rule in RULES
+        if rule.metric in scores and rule.metric != spare and np.isfinite(scores[rule.metric]).any()
+    )
 
 
 def head_traits(scores: ScoreTable) -> list[HeadTraits]:
@@ -220,7 +228,6 @@ def findings(scores: ScoreTable) -> list[Finding]:
         return [Finding(("No finding: the table holds none of the scores that the rules read.",))]
     hits = [rule for rule in rules if _best(scores, rule).holds]
     misses = sorted(set(rules) - set(hits), key=lambda rule: (-_best(scores, rule).nearness, rules.index(rule)))
-    hits, misses = _tell_once(scores, hits, misses)
     opening = [] if hits else [Finding((f"No head passes any threshold of the {amount(len(rules), 'rule')}.",))]
     sentences = opening + [_hit(scores, rule) for rule in hits[:MOST_SENTENCES]]
     missing = max(FEWEST_SENTENCES - len(sentences), 0)
@@ -230,29 +237,18 @@ def findings(scores: ScoreTable) -> list[Finding]:
 def _traits_of(scores: ScoreTable, layer: int, head: int, rules: list[Rule]) -> HeadTraits:
     measured = [Trait(rule, scores.score(rule.metric, layer, head)) for rule in rules]
     defined = [trait for trait in measured if np.isfinite(trait.score.value)]
-    held = tuple(trait for trait in defined if trait.holds and not _is_told_by(trait, defined))
+    held = tuple(trait for trait in defined if trait.holds)
     return HeadTraits(layer, head, held, max(defined, key=lambda trait: trait.nearness, default=None))
 
 
-def _is_told_by(trait: Trait, others: list[Trait]) -> bool:
-    """The first token is [CLS] and the head passes the higher threshold of that rule too."""
-    rivals = (other for other in others if other.rule.letter == "C" and other.holds)
-    return trait.rule.letter == "F" and any(abs(other.score.value - trait.score.value) < 1e-6 for other in rivals)
+def _cls_comes_first(scores: ScoreTable) -> bool:
+    if "surface.cls" not in scores or "surface.first" not in scores:
+        return False
+    return np.allclose(scores["surface.cls"], scores["surface.first"], atol=1e-6, equal_nan=True)
 
 
 def _best(scores: ScoreTable, rule: Rule) -> Trait:
     return Trait(rule, scores.best(rule.metric, 1, smallest=rule.is_below)[0])
-
-
-def _tell_once(scores: ScoreTable, hits: list[Rule], misses: list[Rule]) -> tuple[list[Rule], list[Rule]]:
-    """Where [CLS] is the first token, two rules tell one story: keep the stronger claim that holds."""
-    names = {rule.metric for rule in (*hits, *misses)}
-    if not {"surface.cls", "surface.first"} <= names:
-        return hits, misses
-    if not np.allclose(scores["surface.cls"], scores["surface.first"], atol=1e-6, equal_nan=True):
-        return hits, misses
-    spare = "surface.first" if any(rule.metric == "surface.cls" for rule in hits) else "surface.cls"
-    return [rule for rule in hits if rule.metric != spare], [rule for rule in misses if rule.metric != spare]
 
 
 def _hit(scores: ScoreTable, rule: Rule) -> Finding:
