@@ -30,13 +30,13 @@ def printed(minilm_path: Path) -> str:
 
 def test_python_examples_run(printed: str) -> None:
     assert re.search(r"^L0H2 1\.00 \[", printed, flags=re.MULTILINE)
-    assert "5 torch.Size([1, 12, 12, 12])" in printed  # the sixth layer's probabilities
+    assert "<LayerAttention of encoder layer 5, rows from 0: probs 1 x 12 x 12 x 12>" in printed
     assert "(6, 12, 7, 7) (6, 12, 7, 384)" in printed
 
 
 def test_comments_show_what_is_printed(printed: str) -> None:
     claims = re.findall(r"print\(mha.*?\)  # (torch\.Size\(.*?\))$", README, flags=re.MULTILINE)
-    assert len(claims) == 2
+    assert len(claims) == 3
     assert all(claim in printed for claim in claims)
 
 

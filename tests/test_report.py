@@ -100,7 +100,7 @@ def test_sentences_say_attends_and_never_uses(page: Node) -> None:
 
 
 def test_the_head_map_has_a_letter_for_each_head(page: Node) -> None:
-    # in this table [CLS] is always the first token: L0H1's .41 on it is told by the rule of [CLS] alone, and is under .60
+    # [CLS] is always the first token of this table: L0H1's .41 on it is read by the rule of [CLS] alone (over .60)
     grid = page.one("table", class_="map")
     letters = [[cell.text for cell in row.all("td")] for row in grid.one("tbody").all("tr")]
     assert letters == [["·", "·", "P", "·"], ["PB", "B", "·", "N"], ["C", "E", "·", "·"]]
