@@ -146,7 +146,7 @@ def _refuse_nan(by_layer: dict[int, dict[tuple[str, str], Tensor]], batch: Batch
                 row = int((~value.flatten(1).isfinite()).any(dim=1).nonzero()[0])
                 raise CaptureError(
                     f"Layer {layer} gave NaN or infinite attention on document {int(batch.document[row])} (0-based); "
-                    f"the weights may be damaged, or float16 may be too narrow: try --dtype float32."
+                    f"the weights may be damaged, or a narrow dtype such as float16 may overflow."
                 )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -92,6 +92,8 @@ def capture(
     """
     sites = attention_sites(model)  # says so where it is no model
     _check_ready(model, sites)
+    if way not in get_args(Way):
+        raise CaptureError(f"The way of a capture is one of {', '.join(get_args(Way))}, got {way!r}.")
     tap = _Tap(model, observe, gates_by_stack(gates, sites), way, slice_bytes)
     with ExitStack() as stack:
         stack.enter_context(_tapped(tap, sites))
@@ -114,8 +116,11 @@ class _Tap:
     slice_bytes: int
     sites: dict[int, list[Site]] = field(default_factory=dict)  # by id of the module, in order of their calls
     calls: Counter[int] = field(default_factory=Counter)  # of modules that serve several layers
+    thread: int = field(default_factory=threading.get_ident)
 
     def next_site(self, module: nn.Module) -> Site:
+        if threading.get_ident() != self.thread:
+            raise CaptureError("Another thread is capturing this model; run it when that is over, or run a copy.")
         sites = self.sites[id(module)]
         self.calls[id(module)] += 1
         return sites[(self.calls[id(module)] - 1) % len(sites)]

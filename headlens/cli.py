@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import typer
 
 from headlens import __version__
 from headlens.errors import HeadlensError, OutputError
+from headlens.files import printable
 
 if TYPE_CHECKING:
     from headlens.profiling import Profile, Progress
@@ -36,6 +38,9 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a h
 
 def main() -> None:
     """Entry point of the `headlens` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may not have all letters of a name
     with _plain_errors("nothing was written"):
         app()
 
@@ -75,7 +80,7 @@ def _profile(
     dtype: DType = "float32",
     device: Device = "cpu",
     revision: Revision = None,
-    seed: Annotated[int, typer.Option(help="Of the resampling behind the intervals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resampling behind the intervals.")] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="Run the model file's own eager attention (slower).")] = False,
 ) -> None:
     """Score every head of MODEL on a corpus and write a report.
@@ -85,9 +90,7 @@ def _profile(
     Example: headlens profile minilm --corpus notes.txt --out reports/minilm
     """
     with _plain_errors("nothing was written"):
-        if unit not in ("line", "paragraph"):
-            raise HeadlensError(f"--unit must be line or paragraph, got {unit!r}.")
-        folder = out or Path("profiles") / Path(model).name
+        folder = _folder(out, model)
         _check_writable(folder)
         with _progress() as progress:
             from headlens.profiling import profile
@@ -98,7 +101,7 @@ def _profile(
                 device=device,
                 dtype=dtype,
                 revision=revision,
-                unit=unit,  # type: ignore[arg-type]  # checked above
+                unit=unit,
                 limit=limit,
                 max_length=max_length,
                 batch_tokens=batch_tokens,
@@ -106,7 +109,7 @@ def _profile(
                 way="exact" if exact else "fast",
                 progress=progress,
             )
-            result.provenance["command"] = shlex.join(["headlens", *sys.argv[1:]])
+            result.provenance["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
             progress("writing the report", 0, 1)
             report = result.save(folder)
         _tell(result, report)
@@ -125,6 +128,15 @@ def _check(model: ModelName, dtype: DType = "float32", device: Device = "cpu", r
             progress("checking the model against itself", 0, 1)
             check = check_model(loaded.model)
         typer.echo(f"Self-check {check.line}")
+
+
+def _folder(out: Path | None, model: str) -> Path:
+    if out is None:
+        name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else Path(model).name
+        return Path("profiles") / (name or "model")
+    if not str(out).strip():
+        raise HeadlensError("--out is empty; name a folder.")
+    return out.expanduser()
 
 
 def _check_writable(folder: Path) -> None:
@@ -150,7 +162,8 @@ def _progress() -> Iterator[Progress]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=None)
 
         def show(what: str, done: int, of: int) -> None:
@@ -170,7 +183,13 @@ def _plain_errors(if_interrupted: str) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"headlens: interrupted; {if_interrupted}.", err=True)
         sys.exit(130)
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        # torch raises RuntimeErrors of its own for both; an interrupt inside an import comes wrapped in another
+        if isinstance(error.__cause__, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+            typer.echo(f"headlens: interrupted; {if_interrupted}.", err=True)
+            sys.exit(130)
+        if not (isinstance(error, MemoryError) or re.search("out of memory|allocate memory", str(error))):
+            raise
         typer.echo("headlens: out of memory; try a smaller --batch-tokens or --max-length.", err=True)
         sys.exit(1)
 
@@ -179,7 +198,7 @@ def _tell(result: Profile, report: Path) -> None:
     from headlens.report.findings import findings
 
     model, corpus = result.provenance["model"], result.provenance["corpus"]
-    typer.echo(f"{model['name']}: {model['layers']} layers x {model['heads']} heads")
+    typer.echo(f"{model['name']}: {result.scores.n_layers} layers x {result.scores.n_heads} heads")
     typer.echo(f"Corpus: {corpus['documents']:,} documents, {corpus['scored_tokens']:,} tokens scored")
     typer.echo(f"Self-check {result.provenance['selfcheck']['line']}")
     for note in result.provenance["notes"]:

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from headlens.arch import attention_sites, output_projection, output_weight
 from headlens.attention import head_contributions
 from headlens.capture import capture
-from headlens.encode import encode_texts, max_length_of, token_strings
-from headlens.errors import CaptureError, CorpusError
+from headlens.encode import check_vocabulary, encode_texts, max_length_of, token_strings
+from headlens.errors import CaptureError, CorpusError, UnsupportedModel
 from headlens.models import head_counts
 from headlens.records import Batch, LayerAttention, Stack
 
@@ -76,6 +76,10 @@ def collect(
     unknown = sorted(set(what) - set(get_args(What)))
     if unknown:
         raise CaptureError(f"collect knows {', '.join(get_args(What))}, got {', '.join(unknown)}.")
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModel(
+            f"Expected a model of transformers, got {type(model).__name__}; of a LoadedModel pass `.model`."
+        )
     network = model.base_model
     network = network.get_encoder() if network.config.is_encoder_decoder else network
     encoded = encode_texts(texts, tokenizer, max_length=max_length_of(network.config, tokenizer))
@@ -86,6 +90,7 @@ def collect(
         )
     if encoded.empty:
         raise CorpusError(f"{encoded.empty} of {len(texts)} texts have no token: leave them out.")
+    check_vocabulary(encoded, network, type(model).__name__)
     _check_memory(network, encoded.batches, what, limit_bytes)
     found: dict[int, Collected] = {}
     for batch in encoded.batches:

@@ -15,5 +15,7 @@ class Document:
     id: str = "a text"  # where it came from, for messages: "file.txt:12"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise CorpusError(f"{self.id}: a document is made of a string, got {type(self.text).__name__}.")
         if not self.text.strip():
             raise CorpusError(f"{self.id}: a document needs at least one character that is not white space.")

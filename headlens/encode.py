@@ -20,7 +20,7 @@ from headlens.errors import CorpusError, UnsupportedModel
 from headlens.records import Batch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 Ids = NDArray[np.int32]
 
@@ -101,6 +101,16 @@ def encode_texts(
 ) -> Encoded:
     """`encode` for bare strings."""
     return encode(texts(strings), tokenizer, max_length=max_length, batch_tokens=batch_tokens)
+
+
+def check_vocabulary(encoded: Encoded, model: PreTrainedModel, name: str) -> None:
+    """Refuse ids that the model has no embedding for: UnsupportedModel."""
+    known = model.get_input_embeddings().num_embeddings
+    largest = max(int(batch.input_ids.max()) for batch in encoded.batches)
+    if largest >= known:
+        raise UnsupportedModel(
+            f"The tokenizer is not that of {name!r}: it gives the token id {largest}, the model knows {known} tokens."
+        )
 
 
 def max_length_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> int:

@@ -4,46 +4,74 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headlens.errors import OutputError
 
+Write = Callable[[Path], object]
 
-def atomic_write(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+
+def atomic_write(path: str | os.PathLike[str], write: Write) -> None:
     """Let `write` fill a temporary file beside `path`, then put it in the place of `path` in one step.
 
-    Missing folders are made. Whatever goes wrong, an old file at `path` stays as it was and the temporary one is
-    removed. A symbolic link is followed, so the file that it points at is replaced and the link stays.
+    As `write_together`, for a single file.
+    """
+    write_together({path: write})
+
+
+def write_together(files: Mapping[str | os.PathLike[str], Write]) -> None:
+    """Fill a temporary file beside each path; when all are complete, put them in place, in the given order.
+
+    Missing folders are made. Whatever goes wrong before all are complete, every old file stays as it was and the
+    temporary ones are removed. A symbolic link is followed, so the file that it points at is replaced and the link
+    stays.
 
     Raises
     ------
     OutputError
-        The file cannot be written: the disk is full, the folder read-only, `path` a folder or a device.
+        A file cannot be written: the disk is full, the folder read-only, the path a folder or a device.
     """
-    target = Path(path)
+    written: list[tuple[Path, Path]] = []
+    target = Path()
     try:
-        _write_and_swap(target.resolve(), write)
-    except OSError as reason:
+        for path, write in files.items():
+            target = Path(path)
+            written.append(_write_beside(target.resolve(), write))
+        for temporary, final in written:
+            os.replace(temporary, final)
+    except (OSError, UnicodeError) as reason:
+        why = getattr(reason, "strerror", None) or reason
         raise OutputError(
-            f"{target} cannot be written ({reason.strerror or reason}); choose a place that can be written to, "
-            "with enough room on its disk."
+            f"{printable(target)} cannot be written ({why}); choose a place that can be written to, "
+            f"with enough room on its disk."
         ) from reason
+    finally:
+        for temporary, _ in written:
+            temporary.unlink(missing_ok=True)
 
 
-def _write_and_swap(target: Path, write: Callable[[Path], object]) -> None:
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path as text that any file can hold; bytes that are no UTF-8 become a question mark in a box."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _write_beside(target: Path, write: Write) -> tuple[Path, Path]:
     # os.replace would put a plain file in the place of a device such as /dev/null
     if target.exists() and not target.is_file():
-        raise OutputError(f"{target} is not a plain file, so it cannot be replaced; give the path of a file.")
+        raise OutputError(
+            f"{printable(target)} is not a plain file, so it cannot be replaced; give the path of a file."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     # the same folder: a rename is one step only within one file system
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         write(temporary)
         _flush_to_disk(temporary)
-        os.replace(temporary, target)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+    return temporary, target
 
 
 def _flush_to_disk(path: Path) -> None:

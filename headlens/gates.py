@@ -16,6 +16,10 @@ def gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Si
     """Gates [layer, head] or [batch, layer, head] of every stack that has some; CaptureError where they do not fit."""
     if gates is None:
         return {}
+    tensors = list(gates.values()) if isinstance(gates, Mapping) else [gates]
+    if not all(isinstance(tensor, Tensor) and not tensor.is_complex() for tensor in tensors):
+        kinds = ", ".join(sorted({type(tensor).__name__ for tensor in tensors}))
+        raise CaptureError(f"Gates are a tensor of real numbers, or a dict of such by stack; got {kinds}.")
     layers = Counter(site.stack for site in sites)
     if isinstance(gates, Tensor):
         if len(layers) > 1:

@@ -6,8 +6,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,11 +21,11 @@ from headlens.analyze import analyze
 from headlens.analyzers import ANALYZERS
 from headlens.arch import attention_sites
 from headlens.capture import Way
-from headlens.corpora import Unit, describe_files, read_corpus, sample_path
+from headlens.corpora import UNITS, describe_files, read_corpus, sample_path
 from headlens.documents import Document
-from headlens.encode import Encoded, encode, max_length_of
-from headlens.errors import CorpusError, OutputError, UnsupportedModel
-from headlens.files import atomic_write
+from headlens.encode import Encoded, check_vocabulary, encode, max_length_of
+from headlens.errors import CaptureError, CorpusError, OutputError, UnsupportedModel
+from headlens.files import Write, write_together
 from headlens.models import LoadedModel, head_counts, load_model
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
@@ -36,7 +36,7 @@ BATCH_TOKENS = 4096
 FEW_TOKENS = 1000  # below this many scored tokens a profile warns
 UNKNOWN_SHARE = 0.02  # of the scored tokens: from here on a profile tells
 
-Corpus: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Sequence[Document] | None
+Corpus: TypeAlias = str | os.PathLike[str] | Document | Iterable[str | os.PathLike[str] | Document] | None
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
 
 
@@ -48,26 +48,29 @@ class Profile:
     provenance: dict[str, Any]
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write scores.parquet, scores.csv, report.html and profile.json; each file is replaced in one step.
-
-        profile.json comes last: a folder that has it is complete.
+        """Write scores.parquet, scores.csv, report.html and profile.json, and put them in place when all are complete.
 
         Raises
         ------
         OutputError
             The folder cannot be written to. What was there stays.
         """
-        from headlens.report import write_report
+        from headlens.report import render_report
 
         folder = Path(folder)
         start = time.perf_counter()
-        report = folder / "report.html"
-        write_report(self.scores, self.provenance, report)
-        self.provenance["run"]["seconds"]["report"] = time.perf_counter() - start
-        self.scores.save(folder)
-        text = json.dumps({"schema": PROFILE_SCHEMA, **self.provenance}, indent=2, ensure_ascii=False)
-        atomic_write(folder / "profile.json", lambda path: path.write_text(text + "\n", encoding="utf-8") and None)
-        return report
+        page = render_report(self.scores, self.provenance).encode("utf-8", "replace")
+        run = self.provenance.setdefault("run", {})
+        run.setdefault("seconds", {})["report"] = time.perf_counter() - start
+        facts = {"schema": PROFILE_SCHEMA, "scores": self.scores.fingerprint(), **self.provenance}
+        text = (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+        files: dict[str, Write] = {
+            **self.scores.writers(),
+            "report.html": lambda path: path.write_bytes(page),
+            "profile.json": lambda path: path.write_bytes(text),
+        }
+        write_together({folder / name: write for name, write in files.items()})
+        return folder / "report.html"
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Profile:
@@ -88,7 +91,10 @@ class Profile:
         schema = provenance.pop("schema", None) if isinstance(provenance, dict) else None
         if schema != PROFILE_SCHEMA:
             raise OutputError(f"{path} has the schema {schema!r}, this headlens reads {PROFILE_SCHEMA!r}.")
-        return cls(ScoreTable.load(folder), provenance)
+        scores = ScoreTable.load(folder)
+        if provenance.pop("scores", None) != scores.fingerprint():
+            raise OutputError(f"{path} and scores.parquet beside it are of different runs; run the profile again.")
+        return cls(scores, provenance)
 
     def __repr__(self) -> str:
         model, corpus = self.provenance["model"], self.provenance["corpus"]
@@ -111,7 +117,7 @@ def profile(
     device: str = "cpu",
     dtype: str = "float32",
     revision: str | None = None,
-    unit: Unit = "line",
+    unit: str = "line",
     limit: int | None = None,
     max_length: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
@@ -149,6 +155,7 @@ def profile(
     UnsupportedModel, CorpusError, SelfCheckFailed, CaptureError
         Each with a sentence that says what to do.
     """
+    _check_options(way, unit, limit, max_length, batch_tokens, seed)
     clock = _Clock()
     report = progress or (lambda _what, _done, _of: None)
     documents, files = _read(corpus, unit, limit)
@@ -164,7 +171,7 @@ def profile(
     if max_length is not None and max_length > room:
         raise CorpusError(f"max_length is {max_length}, and {loaded.name!r} takes at most {room} tokens.")
     encoded = encode(documents, words, max_length=max_length or room, batch_tokens=batch_tokens)
-    _check_vocabulary(network, encoded, loaded.name)
+    check_vocabulary(encoded, network, loaded.name)
     clock.lap("encode")
     tally = _run(network, encoded, way, report)
     clock.lap("pass")
@@ -192,22 +199,46 @@ def profile(
     return Profile(scores, provenance)
 
 
-def _read(corpus: Corpus, unit: Unit, limit: int | None) -> tuple[list[Document], list[dict[str, Any]]]:
-    if isinstance(corpus, Sequence) and not isinstance(corpus, str) and any(isinstance(d, Document) for d in corpus):
-        documents = [d for d in corpus if isinstance(d, Document)]
+def _check_options(
+    way: Way, unit: str, limit: int | None, max_length: int | None, batch_tokens: int, seed: int
+) -> None:
+    """Before minutes of work, not after."""
+    if way not in ("fast", "exact"):
+        raise CaptureError(f"A profile captures in the way 'fast' or 'exact', got {way!r}.")
+    if unit not in UNITS:
+        raise CorpusError(f"The unit of a corpus is one of {', '.join(UNITS)}, got {unit!r}.")
+    for name, number, least in (("limit", limit, 1), ("max_length", max_length, 1), ("batch_tokens", batch_tokens, 1)):
+        if number is not None and number < least:
+            raise CorpusError(f"{name} must be at least {least}, got {number}.")
+    if seed < 0:
+        raise CorpusError(f"seed must not be negative, got {seed}.")
+
+
+def _read(corpus: Corpus, unit: str, limit: int | None) -> tuple[list[Document], list[dict[str, Any]]]:
+    if corpus is None:
+        corpus = sample_path()
+    given = [corpus] if isinstance(corpus, str | os.PathLike | Document) else list(corpus)
+    documents = [item for item in given if isinstance(item, Document)]
+    paths = [item for item in given if isinstance(item, str | os.PathLike)]
+    if len(documents) == len(given) > 0:
         return documents[:limit], []
-    paths: Any = sample_path() if corpus is None else corpus
-    documents = read_corpus(paths, unit=unit, limit=limit)
-    return documents, [dict(facts) for facts in describe_files(paths)]
+    if len(paths) < len(given):
+        raise CorpusError("A corpus is text files or Documents (headlens.texts makes them of strings), not a mixture.")
+    facts = describe_files(paths)
+    return read_corpus(paths, unit=unit, limit=limit), facts
 
 
 def _loaded(
     model: str | LoadedModel | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, **options: Any
 ) -> LoadedModel:
+    if not isinstance(model, str | os.PathLike) and options != {"device": "cpu", "dtype": "float32", "revision": None}:
+        raise UnsupportedModel("device, dtype and revision are for models given by name; this one is loaded already.")
     if isinstance(model, LoadedModel):
-        return model
-    if isinstance(model, (str, os.PathLike)):
+        return model if tokenizer is None else replace(model, tokenizer=tokenizer)
+    if isinstance(model, str | os.PathLike):
         return load_model(str(model), check=False, **options)  # done next, to be timed by itself
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModel(f"Expected a model of transformers, its name, or a folder; got {type(model).__name__}.")
     if tokenizer is None:
         raise UnsupportedModel(
             "A model that is passed as an object needs its tokenizer: profile(model, tokenizer=...)."
@@ -246,15 +277,6 @@ def _run(network: PreTrainedModel, encoded: Encoded, way: Way, report: Progress)
     return analyze(network, encoded.batches, analyzers, documents=encoded.documents, way=way, progress=count)
 
 
-def _check_vocabulary(network: PreTrainedModel, encoded: Encoded, name: str) -> None:
-    known = network.get_input_embeddings().num_embeddings
-    largest = max(int(batch.input_ids.max()) for batch in encoded.batches)
-    if largest >= known:
-        raise UnsupportedModel(
-            f"The tokenizer is not that of {name!r}: it gives the token id {largest}, the model knows {known} tokens."
-        )
-
-
 class _Clock:
     """Seconds of each part of a run."""
 
@@ -273,7 +295,7 @@ def _command(name: str, corpus: Corpus) -> str:
     return f"headlens.profile({name!r}{'' if corpus is None else ', ...'})"
 
 
-def _corpus_facts(files: list[dict[str, Any]], encoded: Encoded, unit: Unit, limit: int | None) -> dict[str, Any]:
+def _corpus_facts(files: list[dict[str, Any]], encoded: Encoded, unit: str, limit: int | None) -> dict[str, Any]:
     counts = "documents empty cut_documents windows inputs tokens scored_tokens unknown max_length".split()
     return {"files": files, "unit": unit, "limit": limit, **{name: getattr(encoded, name) for name in counts}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headlens.errors import OutputError
-from headlens.files import atomic_write
+from headlens.files import Write, write_together
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,6 +151,10 @@ class ScoreTable:
         return self.names.index(metric)
 
     def score(self, metric: str, layer: int, head: int) -> HeadScore:
+        if not (0 <= layer < self.n_layers and 0 <= head < self.n_heads):
+            raise OutputError(
+                f"The table has {self.n_layers} layers of {self.n_heads} heads, no {head_name(layer, head)}."
+            )
         place = (self.index(metric), layer, head)
         return HeadScore(
             layer,
@@ -223,12 +228,25 @@ class ScoreTable:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write scores.parquet (all there is) and scores.csv (the numbers, digits enough to read them back exactly)."""
+        write_together({Path(folder) / name: write for name, write in self.writers().items()})
+
+    def writers(self) -> dict[str, Write]:
+        """What `save` writes, by file name: for those who write more files in the same step."""
         import pyarrow.parquet as pq
 
         frame = self.to_frame()
         table = _to_arrow(frame, self.metrics)
-        atomic_write(Path(folder) / "scores.parquet", lambda path: pq.write_table(table, path))
-        atomic_write(Path(folder) / "scores.csv", lambda path: frame.to_csv(path, index=False, lineterminator="\n"))
+        return {
+            "scores.parquet": lambda path: pq.write_table(table, path),
+            "scores.csv": lambda path: frame.to_csv(path, index=False, lineterminator="\n"),
+        }
+
+    def fingerprint(self) -> str:
+        """The same for tables with the same metrics and numbers, and for no others."""
+        digest = hashlib.sha256("\n".join(self.names).encode())
+        for array in (self.values, self.support, self.low, self.high, self.chance):
+            digest.update(np.where(np.isnan(array), np.nan, array).tobytes())  # one NaN for all
+        return digest.hexdigest()
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> ScoreTable:

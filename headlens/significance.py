@@ -22,7 +22,13 @@ def bootstrap_weights(folds: int, *, replicates: int = REPLICATES, seed: int = 0
 def percentile_interval(
     replicates: NDArray[np.float64], *, confidence: float = CONFIDENCE
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lower and upper percentile over the first axis; NaN where a replicate is NaN."""
+    """Lower and upper percentile over the first axis.
+
+    Replicates that are NaN (a draw of few documents may hold no case of a rare kind) are left out.
+    """
     tail = 50 * (1 - confidence)
     low, high = np.percentile(replicates, [tail, 100 - tail], axis=0)
+    some = np.isnan(replicates).any(axis=0) & ~np.isnan(replicates).all(axis=0)
+    if some.any():
+        low[some], high[some] = np.nanpercentile(replicates[:, some], [tail, 100 - tail], axis=0)
     return low, high

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headlens.analyzers import Analyzer, Sums
 from headlens.scores import Metric, ScoreTable
-from headlens.significance import bootstrap_weights, percentile_interval
+from headlens.significance import REPLICATES, bootstrap_weights, percentile_interval
 
 Read = Callable[[Sums], dict[str, Tensor]]
 
@@ -65,7 +65,7 @@ class Tally:
 
         A metric that nothing in the corpus supports is left out.
         """
-        weights = torch.from_numpy(bootstrap_weights(self.folds, seed=seed))
+        weights = self._bootstrap(seed)
         rows = [row for analyzer in self.analyzers for row in self._rows(analyzer, weights) if row.support.max() > 0]
         return ScoreTable(
             metrics=tuple(row.metric for row in rows),
@@ -75,6 +75,14 @@ class Tally:
             high=np.stack([row.high for row in rows]),
             chance=np.array([row.chance for row in rows]),
         )
+
+    def _bootstrap(self, seed: int) -> Tensor:
+        """Weights [replicate, fold]; a fold of documents without a token is never drawn."""
+        inputs = next(iter(self.model.values())).macro["count"]
+        filled = inputs.flatten(1).sum(dim=1).cpu() > 0
+        weights = torch.zeros(REPLICATES, self.folds, dtype=torch.float64)
+        weights[:, filled] = torch.from_numpy(bootstrap_weights(int(filled.sum()), seed=seed))
+        return weights
 
     def _rows(self, analyzer: Analyzer, weights: Tensor) -> Iterator[_Row]:
         model, uniform = self.model[analyzer.name], self.uniform[analyzer.name]
@@ -134,7 +142,7 @@ def _intervals(
 ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Lower and upper ends [layer, head] by metric; layer by layer, so that the replicates of only one are in memory.
 
-    A single fold cannot be resampled: its ends are NaN.
+    A single filled fold cannot be resampled: its ends are NaN.
     """
     ends = []
     for layer in range(next(iter(sums.values())).shape[1]):
@@ -142,7 +150,7 @@ def _intervals(
         replicates = torch.stack(list(scores.values()), dim=1).numpy()  # [replicate, metric, head]
         ends.append(percentile_interval(replicates))
     low, high = (np.stack(end, axis=1) for end in zip(*ends, strict=True))  # [metric, layer, head]
-    if weights.shape[1] == 1:
+    if int((weights.sum(dim=0) > 0).sum()) == 1:
         low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
     return dict(zip(scores, zip(low, high, strict=True), strict=True))
 

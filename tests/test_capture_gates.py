@@ -146,3 +146,9 @@ def test_gates_of_the_wrong_shape_are_refused(family: str, gates: Any, message: 
     with pytest.raises(CaptureError, match=message), capture(model, gates=gates):
         pass
     assert is_untouched(model)
+
+
+def test_complex_gates_are_refused() -> None:
+    gates = torch.ones(3, 4, dtype=torch.complex64)
+    with pytest.raises(CaptureError, match="tensor of real numbers"), capture(tiny_model("bert"), gates=gates):
+        pass

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +22,7 @@ from headlens.attention import MultiHeadAttention
 from headlens.capture import Way, capture
 from headlens.errors import CaptureError, UnsupportedModel
 from headlens.records import LayerAttention
-from headlens.testing import tiny_model
+from headlens.testing import padded_inputs, tiny_model
 
 
 @pytest.mark.parametrize(
@@ -263,3 +265,38 @@ def test_train_mode_is_refused(kind: str) -> None:
         with pytest.raises(CaptureError, match="went into train mode"):
             run()
     assert is_untouched(model.eval())
+
+
+def test_another_thread_that_runs_the_captured_model_is_refused() -> None:
+    model, seen, errors = tiny_model("bert"), [], []
+
+    def intrude() -> None:
+        try:
+            model(**padded_inputs())
+        except CaptureError as error:
+            errors.append(str(error))
+
+    with capture(model, seen.append):
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        thread.join()
+        model(**padded_inputs())
+    assert len(seen) == 3  # of this thread's pass alone
+    assert "Another thread is capturing this model" in errors[0]
+
+
+def test_wrong_words_are_refused_where_no_types_are_checked() -> None:
+    """In a process of its own: here every call is checked against its annotations first."""
+    code = """
+from headlens import capture
+from headlens.testing import tiny_model
+for wrong in ({"way": "nope"}, {"gates": [[1.0] * 4] * 3}):
+    try:
+        with capture(tiny_model("bert"), **wrong):
+            print("entered")
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0] == "CaptureError The way of a capture is one of exact, fast, both, got 'nope'."
+    assert said[1].startswith("CaptureError Gates are a tensor of real numbers")

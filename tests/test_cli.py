@@ -128,9 +128,28 @@ def test_a_text_longer_than_the_model_takes_is_cut_and_said_once(tmp_path: Path,
 
 def test_wrong_words_are_named(tmp_path: Path) -> None:
     assert "float12" in refusal("profile", "minilm", "--dtype", "float12")
-    assert "--unit" in refusal("profile", "minilm", "--unit", "page")
+    assert "line, paragraph" in refusal("profile", "minilm", "--unit", "page")
     assert "also.txt" in refusal("profile", "minilm", "also.txt")
     assert "nodevice" in refusal("profile", "minilm", "--device", "nodevice")
+
+
+def test_where_it_writes_without_out(tmp_path: Path) -> None:
+    from headlens.cli import _folder
+
+    (tmp_path / "mine").mkdir()
+    assert _folder(None, "org/name") == Path("profiles/name")
+    assert _folder(None, str(tmp_path / "mine" / "..")) == Path("profiles") / tmp_path.name
+    assert _folder(Path("~/x"), "m") == Path.home() / "x"
+
+
+def test_running_out_of_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import headlens.profiling
+
+    def full(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(headlens.profiling, "profile", full)
+    assert "--batch-tokens" in refusal("profile", "minilm")
 
 
 def test_check(minilm_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from slow_scores import Sentence, slow_scores
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import headlens
@@ -22,10 +23,12 @@ TEXTS = ["the cat sat on the mat .", "dogs , cats and mice run", "a cat", "the d
 WORDS = sorted({word for text in TEXTS for word in text.split()})
 
 
-def word_tokenizer(*, special: bool = True) -> PreTrainedTokenizerFast:
+def word_tokenizer(*, special: bool = True, drops: str = "") -> PreTrainedTokenizerFast:
     vocabulary = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", *WORDS])}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    if drops:
+        backend.normalizer = normalizers.Replace(drops, "")
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     if special:
         backend.post_processor = processors.TemplateProcessing(
@@ -233,3 +236,65 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, content: str | None, mess
         (tmp_path / "profile.json").write_text(content, encoding="utf-8")
     with pytest.raises(OutputError, match=message):
         Profile.load(tmp_path)
+
+
+def test_files_of_two_runs_are_told_apart(minilm_profile: Profile, tmp_path: Path) -> None:
+    other = headlens.profile(tiny_model("bert"), headlens.texts(TEXTS), tokenizer=word_tokenizer())
+    minilm_profile.save(tmp_path)
+    other.scores.save(tmp_path)  # as if a run had been killed between its files
+    with pytest.raises(OutputError, match="different runs"):
+        Profile.load(tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["scores.parquet", "report.html", "profile.json"])
+def test_a_file_that_cannot_be_replaced_leaves_all_as_it_was(
+    minilm_profile: Profile, tmp_path: Path, broken: str
+) -> None:
+    minilm_profile.save(tmp_path)
+    (tmp_path / broken).unlink()
+    (tmp_path / broken).mkdir()
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    other = headlens.profile(tiny_model("bert"), headlens.texts(TEXTS), tokenizer=word_tokenizer())
+    with pytest.raises(OutputError, match=broken):
+        other.save(tmp_path)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"way": "both"}, "'fast' or 'exact'"),
+        ({"unit": "page"}, "line, paragraph"),
+        ({"limit": 0}, "limit must be at least 1"),
+        ({"max_length": 0}, "max_length must be at least 1"),
+        ({"seed": -1}, "seed must not be negative"),
+        ({"dtype": "float64"}, "for models given by name"),
+    ],
+)
+def test_options_are_checked_before_anything_runs(options: dict[str, object], message: str) -> None:
+    with pytest.raises(headlens.HeadlensError, match=message):
+        headlens.profile(tiny_model("bert"), headlens.texts(TEXTS), tokenizer=word_tokenizer(), **options)
+
+
+def test_documents_and_files_are_not_mixed() -> None:
+    with pytest.raises(CorpusError, match="not a mixture"):
+        headlens.profile(tiny_model("bert"), [*headlens.texts(TEXTS), "a.txt"], tokenizer=word_tokenizer())
+
+
+def test_a_generator_of_documents_is_a_corpus() -> None:
+    model, tokenizer = tiny_model("bert"), word_tokenizer()
+    documents = headlens.texts(TEXTS)
+    once = headlens.profile(model, (d for d in documents), tokenizer=tokenizer)
+    assert once.scores.equals(headlens.profile(model, documents, tokenizer=tokenizer).scores)
+
+
+def test_a_pipe_is_refused_for_its_hash_would_be_wrong(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorpusError, match="regular file"):
+        headlens.profile(tiny_model("bert"), tmp_path / "pipe", tokenizer=word_tokenizer())
+
+
+def test_a_document_without_a_token_does_not_cost_the_intervals() -> None:
+    documents = headlens.texts([*TEXTS, "\u200b"])
+    table = headlens.profile(tiny_model("bert"), documents, tokenizer=word_tokenizer(drops="\u200b")).scores
+    assert np.isfinite(table.low).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable
 from itertools import chain, islice
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from headlens.corpora.text import UNITS, Unit, existing_file, open_file, read_text
 from headlens.documents import Document
 from headlens.errors import CorpusError
+from headlens.files import printable
 
 __all__ = ["UNITS", "Unit", "describe_files", "read_corpus", "read_text", "sample_path", "texts"]
 
@@ -26,12 +28,16 @@ def read_corpus(paths: StrPath | Iterable[StrPath], *, unit: str = "line", limit
     if limit is not None and limit < 1:
         raise CorpusError(f"The limit on documents is at least 1 (leave it out to read all of them); got {limit}.")
     documents = [read_text(path, unit=unit) for path in _listed(paths)]
-    return list(islice(chain.from_iterable(documents), limit))
+    return list(islice(chain.from_iterable(documents), None if limit is None else min(limit, sys.maxsize)))
 
 
-def texts(strings: Iterable[str]) -> list[Document]:
-    """Documents out of bare strings; messages call them "text 1", "text 2", ... Raises CorpusError for a blank one."""
-    return [Document(string, f"text {number}") for number, string in enumerate(strings, start=1)]
+def texts(strings: str | Iterable[str]) -> list[Document]:
+    """Documents out of bare strings, or of one; messages call them "text 1", "text 2", ...
+
+    Raises CorpusError for a blank one.
+    """
+    listed = [strings] if isinstance(strings, str) else strings
+    return [Document(string, f"text {number}") for number, string in enumerate(listed, start=1)]
 
 
 def sample_path() -> Path:
@@ -52,9 +58,11 @@ def _listed(paths: StrPath | Iterable[StrPath]) -> list[StrPath]:
 
 
 def _description(file: Path) -> dict[str, str | int]:
+    if not file.is_file():  # it is read for its text as well, and a pipe can be read once only
+        raise CorpusError(f"{file}: expected a regular file, this is a pipe or a device; write it to a file first.")
     digest, size = hashlib.sha256(), 0
     with open_file(file) as handle:
         while block := handle.read(1 << 20):
             digest.update(block)
             size += len(block)
-    return {"name": file.name, "sha256": digest.hexdigest(), "bytes": size}
+    return {"name": printable(file.name), "sha256": digest.hexdigest(), "bytes": size}
