@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,10 @@ class Checkpoint:
         whole, index = self.folder / "model.safetensors", self.folder / "model.safetensors.index.json"
         if whole.exists() or not index.exists():
             return [whole] if whole.exists() else []
-        shards = set(read_json(index, self.name).get("weight_map", {}).values())
-        return [self.folder / shard for shard in sorted(shards)]
+        places = read_json(index, self.name).get("weight_map", {})
+        if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+            raise UnsupportedModel(f"{index.name} of {self.name!r} must give a weight_map from weights to file names.")
+        return [self.folder / shard for shard in sorted(set(places.values()))]
 
 
 def find_checkpoint(name: str, *, revision: str | None = None, with_code: bool = False) -> Checkpoint:
@@ -64,15 +67,12 @@ def find_checkpoint(name: str, *, revision: str | None = None, with_code: bool =
     Raises
     ------
     UnsupportedModel
-        Nothing of that name, or a revision of something that has none.
+        Nothing of that name, a folder that may not be read, or a revision of something that has none.
     """
-    path = Path(name).expanduser()
     if name in BUNDLES:
         checkpoint = _bundled(name)
-    elif name and path.is_dir():
-        checkpoint = Checkpoint(name, path, path.resolve().name)
-    elif name and path.exists():
-        raise UnsupportedModel(f"{name!r} is a file: give the folder that holds config.json and model.safetensors.")
+    elif (folder := _folder(name)) is not None:
+        checkpoint = Checkpoint(name, folder, folder.resolve().name)
     else:
         return _from_hub(name, revision, with_code)
     if revision is not None:
@@ -81,14 +81,33 @@ def find_checkpoint(name: str, *, revision: str | None = None, with_code: bool =
 
 
 def read_json(path: Path, name: str) -> dict[str, Any]:
-    """A JSON object; UnsupportedModel, naming the model, where the file holds something else."""
+    """A JSON object; UnsupportedModel, naming the model, where the file holds something else or cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except OSError as error:
+        raise UnsupportedModel(f"{path.name} of {name!r} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
         raise UnsupportedModel(f"{path.name} of {name!r} is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise UnsupportedModel(f"{path.name} of {name!r} must hold a JSON object, got {type(content).__name__}.")
     return content
+
+
+def _folder(name: str) -> Path | None:
+    """The folder of that name; None where nothing on this machine is called so."""
+    try:
+        path = Path(name).expanduser()
+        if not name or not path.exists():
+            return None
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError) as error:  # too long, in a folder that may not be entered, of a user unknown here
+        why = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise UnsupportedModel(f"{name!r} cannot be looked up as a folder: {why}.") from None
+    if not is_folder:
+        raise UnsupportedModel(f"{name!r} is a file: give the folder that holds config.json and model.safetensors.")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise UnsupportedModel(f"{name!r} is a folder that you may not read: ask its owner for the right to.")
+    return path
 
 
 # Weights at the top of a repository and what describes them; variants, ONNX files and pickles are not fetched.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import re
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -58,7 +60,10 @@ class LoadedModel:
         )
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer; UnsupportedModel where the checkpoint brings none."""
+        """The tokenizer; UnsupportedModel where the checkpoint brings none, or the model reads no text."""
+        reads = self.model.main_input_name
+        if reads != "input_ids":
+            raise UnsupportedModel(f"{self.name!r} reads {reads} and no text: give it a model of text instead.")
         if self.tokenizer is None:
             raise UnsupportedModel(
                 f"{self.name!r} has no tokenizer, so it cannot read text: put the files of its tokenizer "
@@ -126,6 +131,8 @@ def head_counts(config: PreTrainedConfig) -> dict[str, int]:
         text = config.get_text_config()
     except ValueError as error:
         raise UnsupportedModel(f"{config.model_type!r} holds several text models: {error}") from None
+    if not isinstance(text, PreTrainedConfig):
+        raise UnsupportedModel(f"The config of {config.model_type!r} should hold that of a text model, got {text!r}.")
     layers = _whole(text, "num_hidden_layers", "num_layers", "n_layer", "n_layers")
     heads = _whole(text, "num_attention_heads", "num_heads", "n_head", "n_heads")
     hidden = _whole(text, "hidden_size", "d_model", "n_embd", "dim")
@@ -137,7 +144,7 @@ def head_counts(config: PreTrainedConfig) -> dict[str, int]:
 
 # What is raised about a checkpoint that cannot be read, or whose config fits neither its weights nor its class.
 _UNREADABLE = (OSError, ImportError, RuntimeError, SafetensorError)
-_UNFIT = (ValueError, KeyError, TypeError, StrictDataclassError)
+_UNFIT = (ValueError, LookupError, TypeError, AttributeError, AssertionError, StrictDataclassError)
 _LOADING_ERRORS = (*_UNREADABLE, *_UNFIT)
 
 
@@ -155,6 +162,7 @@ def _load_weights(checkpoint: Checkpoint, dtype: str, trust_remote_code: bool) -
     except _LOADING_ERRORS as error:
         raise UnsupportedModel(f"{checkpoint.name!r} cannot be loaded: {_why(error)}") from error
     _check_complete(checkpoint, model, report["missing_keys"])
+    _check_all_used(checkpoint, model, report["unexpected_keys"])
     return model
 
 
@@ -175,13 +183,14 @@ def _load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedC
 
 
 def _check_family(family: object, has_code: bool, name: str) -> None:
-    if family in MODEL_MAPPING_NAMES:
+    is_known = isinstance(family, str) and family in CONFIG_MAPPING
+    if is_known and family in MODEL_MAPPING_NAMES:
         return
-    if has_code and family not in CONFIG_MAPPING:
+    if has_code and not is_known:
         raise UnsupportedModel(
             f"{name!r} brings Python code of its own, which is not run unless trust_remote_code is set."
         )
-    what = "has no base model class for" if family in CONFIG_MAPPING else "does not know"
+    what = "has no base model class for" if is_known else "does not know"
     raise UnsupportedModel(
         f"config.json of {name!r} has the model_type {family!r}, which transformers {transformers.__version__} {what}."
     )
@@ -194,6 +203,8 @@ def _check_weight_files(checkpoint: Checkpoint) -> None:
         raise UnsupportedModel(
             f"{checkpoint.name!r} lacks {len(absent)} of {len(files)} weight files, e.g. {absent[0]}."
         )
+    for file in files:
+        _check_readable(file, checkpoint.name)  # the reader of safetensors calls missing what it may not open
     if files:
         return
     pickles = sorted(file.name for file in checkpoint.folder.glob("*.bin"))
@@ -205,6 +216,13 @@ def _check_weight_files(checkpoint: Checkpoint) -> None:
     raise UnsupportedModel(f"{checkpoint.name!r} has no weights: expected model.safetensors beside config.json.")
 
 
+def _check_readable(file: Path, name: str) -> None:
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise UnsupportedModel(f"{file.name} of {name!r} cannot be read: {error.strerror}.") from None
+
+
 def _check_complete(checkpoint: Checkpoint, model: PreTrainedModel, missing_keys: set[str]) -> None:
     # a pooler comes after all attention, and many checkpoints have none
     missing = sorted(key for key in missing_keys if "pooler" not in key.split("."))
@@ -212,6 +230,21 @@ def _check_complete(checkpoint: Checkpoint, model: PreTrainedModel, missing_keys
         raise UnsupportedModel(
             f"{checkpoint.name!r} as a {type(model).__name__}: {len(missing)} of {len(model.state_dict())} weights are "
             f"missing from the checkpoint, e.g. {missing[0]}; they would be random."
+        )
+
+
+# What older versions of transformers saved in every layer, and newer ones compute.
+_COMPUTED = {"masked_bias", "inv_freq", "position_ids"}
+
+
+def _check_all_used(checkpoint: Checkpoint, model: PreTrainedModel, unexpected_keys: set[str]) -> None:
+    lists = [re.escape(name) for name, part in model.named_modules() if isinstance(part, torch.nn.ModuleList)]
+    in_layers = re.compile(rf"({re.escape(model.base_model_prefix)}\.)?({'|'.join(lists)})\.\d+\.")
+    unused = sorted(key for key in unexpected_keys if in_layers.match(key) and key.split(".")[-1] not in _COMPUTED)
+    if lists and unused:
+        raise UnsupportedModel(
+            f"{checkpoint.name!r}: {len(unused)} weights of the checkpoint have no place in a {type(model).__name__} "
+            f"of its config, e.g. {unused[0]}: it would be another model."
         )
 
 
@@ -306,8 +339,9 @@ def _check_device(device: str, dtype: str) -> None:
     wanted = torch.float32 if dtype == "auto" else getattr(torch, dtype)
     try:
         torch.zeros(1, dtype=wanted, device=device).item()
-    # an unknown word, a device that is not there, a torch built without it, a number type that it does not have
-    except (RuntimeError, AssertionError, TypeError):
+    # an unknown word, a device that is not there, a torch built without it, a number type that it does not have, a
+    # device whose package is not installed
+    except (RuntimeError, AssertionError, TypeError, ImportError):
         cuda = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         known = ["cpu", *cuda, *(["mps"] if torch.backends.mps.is_available() else [])]
         raise UnsupportedModel(
@@ -316,9 +350,19 @@ def _check_device(device: str, dtype: str) -> None:
         ) from None
 
 
+_SETTINGS = threading.RLock()  # the settings and stderr belong to all threads
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep reports, warnings and progress bars of transformers from the user, and put all settings back."""
+    """Keep reports, warnings and progress bars of transformers from the user, and put all settings back. One thread at
+    a time: of two, the second would put back what the first has set."""
+    with _SETTINGS, _hushed():
+        yield
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
     level, hub_level = transformers_logging.get_verbosity(), hub.logging.get_verbosity()
     has_bars, hub_has_bars = transformers_logging.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
     # stderr as well: the progress bar of .gguf files asks no setting
@@ -342,6 +386,10 @@ def _why(error: BaseException) -> str:
     """The first sentence of a message; transformers' own can run over a page."""
     if isinstance(error, SafetensorError):
         return f"its weight file is damaged ({error}); copy or download it again."
+    if isinstance(error, KeyError) and not re.search(r"\s", str(error)):
+        return f"a piece called {error} is missing in its files."
+    if isinstance(error, AttributeError):
+        return f"an entry in its files is of another kind than expected ({error})."
     if "ignore_mismatched_sizes" in str(error):
         return "its weights have other sizes than config.json says."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -17,7 +17,8 @@ from headlens.errors import SelfCheckFailed, UnsupportedModel
 from headlens.positions import with_positions
 from headlens.records import LayerAttention, Stack
 
-LENGTHS = (17, 9)  # tokens of the two texts: one is padded
+LENGTHS = (17, 9)  # tokens of the two texts: one is padded; fewer where a model takes fewer
+STATES = 5  # tokens of the text that a decoder without an encoder looks across at
 SLICE_ROWS = 6  # query rows of a slice of the fast way
 # Largest error allowed, relative to the largest number compared (at least 1). Families that take their softmax in
 # float32 whatever the dtype (Llama and others) are no more exact than that in float64.
@@ -118,7 +119,7 @@ def _check(model: nn.Module, inputs: dict[str, Tensor]) -> SelfCheck:
                 laws.append(_law("watching changes nothing", [pair], rows[-1:], ["the model's output"], tolerance))
             if outputs is not None:
                 heads = "heads' contributions and the bias are the layer's output"
-                laws.append(compare.law(heads, lambda a, i: (_summed(a, model, sites[i]), outputs[i][:, None])))
+                laws.append(compare.law(heads, lambda a, i: _as_layer(_summed(a, model, sites[i]), outputs[i])))
             if "attention_mask" in inputs and len(inputs["attention_mask"]) > 1:
                 laws.append(_padded_equals_unpadded(model, inputs, sites, exact, tolerance))
     unchecked = ["heads' contributions (output projection unknown)"] if outputs is None else []
@@ -235,16 +236,22 @@ def _summed(attention: LayerAttention, model: nn.Module, site: Site) -> Tensor:
     return (total if bias is None else total + bias)[:, None]
 
 
+def _as_layer(summed: Tensor, output: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Both sides [batch, 1, query, hidden]; no numbers where the layer's projection was never called."""
+    return summed, torch.full_like(summed, torch.nan) if output is None else output[:, None]
+
+
 @contextmanager
-def _projected(model: nn.Module, sites: list[Site]) -> Iterator[list[Tensor] | None]:
-    """What the output projections return, in the order of the sites; None where the family's are not known."""
+def _projected(model: nn.Module, sites: list[Site]) -> Iterator[list[Tensor | None] | None]:
+    """What the output projections return, in the order of the sites, None for one that was not called; None in all
+    where the family's are not known."""
     try:
         projections = [output_projection(model, site) for site in sites]
     except UnsupportedModel:
         yield None
         return
     returned: dict[int, list[Tensor]] = {id(p): [] for p in projections}
-    outputs: list[Tensor] = []
+    outputs: list[Tensor | None] = []
     handles = [
         p.register_forward_hook(lambda module, _, output: returned[id(module)].append(output.detach()))
         for p in {id(p): p for p in projections}.values()
@@ -255,7 +262,7 @@ def _projected(model: nn.Module, sites: list[Site]) -> Iterator[list[Tensor] | N
         for handle in handles:
             handle.remove()
     calls = {key: iter(values) for key, values in returned.items()}
-    outputs += [next(calls[id(p)]) for p in projections]
+    outputs += [next(calls[id(p)], None) for p in projections]
 
 
 def _padded_equals_unpadded(
@@ -278,7 +285,7 @@ def _without_padding(inputs: Mapping[str, Tensor], row: int) -> dict[str, Tensor
     for name, value in inputs.items():
         real = inputs.get("decoder_attention_mask" if name.startswith("decoder_") else "attention_mask")
         alone[name] = value[row : row + 1]
-        if real is not None and real.shape == value.shape[:2]:
+        if real is not None and real.shape == value.shape[:2] and not name.startswith("encoder_"):
             alone[name] = alone[name][:, real[row].bool()]
     return alone
 
@@ -295,11 +302,31 @@ def _random_inputs(model: nn.Module) -> dict[str, Tensor]:
         pixels = torch.randn(2, config.num_channels, size, size, generator=random)
         return {"pixel_values": pixels.to(device, dtype)}
     low = 20 if config.vocab_size > 40 else 0  # special tokens stand first
-    ids = torch.randint(low, config.vocab_size, (len(LENGTHS), max(LENGTHS)), generator=random)
-    real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    lengths = _lengths(model)
+    ids = torch.randint(low, config.vocab_size, (len(lengths), max(lengths)), generator=random)
+    real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     pad = getattr(config, "pad_token_id", None)
-    ids = torch.where(real, ids, 0 if pad is None else pad)
+    is_token = isinstance(pad, int) and 0 <= pad < config.vocab_size
+    ids = torch.where(real, ids, torch.tensor(pad if is_token else 0))
     inputs = {"input_ids": ids.to(device), "attention_mask": real.long().to(device)}
     if getattr(config, "is_encoder_decoder", False):
         inputs |= {"decoder_input_ids": inputs["input_ids"], "decoder_attention_mask": inputs["attention_mask"]}
+    elif getattr(config, "add_cross_attention", False):
+        states = torch.randn(len(lengths), STATES, config.hidden_size, generator=random)
+        inputs["encoder_hidden_states"] = states.to(device, dtype)
     return inputs
+
+
+def _lengths(model: nn.Module) -> list[int]:
+    """Tokens of the two texts: LENGTHS, or shorter in their ratio where the model has fewer positions."""
+    places = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(places, int) or places < 1:
+        return list(LENGTHS)
+    for name, part in model.named_modules():  # RoBERTa counts from the place after that of padding
+        if name.endswith("position_embeddings") and isinstance(getattr(part, "padding_idx", None), int):
+            places -= part.padding_idx + 1
+            break
+    if places < 1:
+        raise UnsupportedModel(f"{type(model).__name__} has no position for even one token, by its config.")
+    longest = min(places, max(LENGTHS))
+    return [max(1, length * longest // max(LENGTHS)) for length in LENGTHS]

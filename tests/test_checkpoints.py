@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 
-from headlens.checkpoints import find_checkpoint
+from headlens.checkpoints import find_checkpoint, read_json
 from headlens.errors import UnsupportedModel
 from headlens.models import load_model
 
@@ -68,6 +70,64 @@ def test_an_unknown_name_is_refused(name: str) -> None:
 def test_a_file_is_refused(tiny_bert: Path) -> None:
     with pytest.raises(UnsupportedModel, match="is a file: give the folder"):
         load_model(str(tiny_bert / "model.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("~nosuchuser/x", r"home directory\."), ("x" * 300, r"name too long\.")],
+    ids=["unknown user", "long name"],
+)
+def test_a_name_that_no_folder_can_have_is_refused(name: str, why: str) -> None:
+    with pytest.raises(UnsupportedModel, match=f"cannot be looked up as a folder: .*{why}$|no folder here"):
+        find_checkpoint(name)
+
+
+def test_a_folder_that_may_not_be_entered_is_refused(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # by its answers only: who runs the tests as root may enter all
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tiny_bert or not mode & os.X_OK)
+    with pytest.raises(UnsupportedModel, match="is a folder that you may not read"):
+        find_checkpoint(str(tiny_bert))
+
+
+def test_a_folder_within_one_that_may_not_be_entered_is_refused(
+    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", locked)
+    with pytest.raises(UnsupportedModel, match=r"cannot be looked up as a folder: Permission denied\.$"):
+        find_checkpoint(str(tiny_bert))
+
+
+def test_json_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"of 'a model' cannot be read: Is a directory\.$"):
+        read_json(tmp_path, "a model")
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(UnsupportedModel, match=r"config\.json of 'a model' is not JSON: .*recursion"):
+        read_json(tmp_path / "config.json", "a model")
+
+
+@pytest.mark.parametrize(
+    "content", ["[1]", "5", '{"a": 5}', '{"a": ["x"]}'], ids=["list", "number", "of numbers", "of lists"]
+)
+def test_a_broken_weight_map_is_refused(tiny_bert: Path, content: str) -> None:
+    (tiny_bert / "model.safetensors").unlink()
+    (tiny_bert / "model.safetensors.index.json").write_text(f'{{"weight_map": {content}}}')
+    with pytest.raises(UnsupportedModel, match="must give a weight_map from weights to file names"):
+        load_model(str(tiny_bert))
+
+
+def test_weights_that_may_not_be_read_are_not_called_missing(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(path: Path, *args: Any, **options: Any) -> Any:
+        if path.suffix == ".safetensors":
+            raise PermissionError(13, "Permission denied")
+        return unlocked(path, *args, **options)
+
+    unlocked = Path.open
+    monkeypatch.setattr(Path, "open", locked)  # who runs the tests as root may open all
+    with pytest.raises(UnsupportedModel, match=r"model\.safetensors of .* cannot be read: Permission denied\."):
+        load_model(str(tiny_bert))
 
 
 def test_a_folder_has_no_revisions(tiny_bert: Path) -> None:

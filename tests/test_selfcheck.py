@@ -111,6 +111,45 @@ def test_inputs_of_ones_own() -> None:
     assert names(check_model(tiny_model("gpt2"), padded_inputs(side="left"))) == LAWS
 
 
+@pytest.mark.parametrize("pad", [-1, 99, 5000])
+def test_padding_that_is_no_token_is_read_as_the_first_one(pad: int) -> None:
+    model = tiny_model("bert")
+    model.config.pad_token_id = pad
+    assert names(check_model(model)) == LAWS
+
+
+@pytest.mark.parametrize("places", [2, 8])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "distilbert", "bart", "opt"])
+def test_models_of_few_positions_get_shorter_texts(family: str, places: int) -> None:
+    name = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    assert names(check_model(tiny_model(family, **{name: places}))) == LAWS
+
+
+@pytest.mark.parametrize("pad", [0, 3])
+def test_positions_that_padding_takes_are_no_room_for_text(pad: int) -> None:
+    assert names(check_model(tiny_model("roberta", max_position_embeddings=11, pad_token_id=pad))) == LAWS
+    with pytest.raises(UnsupportedModel, match="RobertaModel has no position for even one token"):
+        check_model(tiny_model("roberta", max_position_embeddings=pad + 1, pad_token_id=pad))
+
+
+@pytest.mark.parametrize("places", [80, check_file.STATES])  # also as many tokens as states to look across at
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_decoder_without_encoder_is_checked_in_its_cross_layers_too(family: str, places: int) -> None:
+    check = check_model(looking_across(family, places))
+    assert (check.layers, names(check)) == (6, LAWS)
+
+
+def test_cross_layers_that_see_nothing_are_named() -> None:
+    law, where, _ = failure(looking_across("gpt2", 80), padded_inputs())
+    assert (law, where) == ("every layer is reported once", "cross layer 0 (h.0.crossattention)")
+
+
+def looking_across(family: str, places: int) -> nn.Module:
+    name = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    decodes = {"is_decoder": True} if family == "bert" else {}
+    return tiny_model(family, add_cross_attention=True, **decodes, **{name: places})
+
+
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_a_decoder_padded_in_other_places_than_its_encoder(family: str) -> None:
     inputs = padded_inputs()
