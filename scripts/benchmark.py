@@ -1,7 +1,7 @@
 """What a profile costs beside the model's own forward pass, in time and in memory.
 
-    python scripts/benchmark.py                 # about three minutes on two quiet cores
-    python scripts/benchmark.py --quick         # a minute, fewer repeats
+    python scripts/benchmark.py                 # about five minutes on two cores
+    python scripts/benchmark.py --quick         # half of that, fewer repeats
 
 Time: the pass over 200 sentences with all analyzers, against the base model alone under sdpa over the same batches.
 Both are run in turn, A B A B, and what counts is the median of the paired ratios; start-up, loading, self-check,
