@@ -30,7 +30,7 @@ from headlens.arch import SPECS, Site, attention_sites, eager_function
 from headlens.attention import MultiHeadAttention
 from headlens.errors import CaptureError, UnsupportedModel
 from headlens.gates import gates_by_stack
-from headlens.positions import arguments_of, with_positions
+from headlens.positions import arguments_of, query_start, with_positions
 from headlens.records import LayerAttention, Stack
 from headlens.slices import causal_rows, mix_values, rows_of_mask, rows_per_slice, slice_scores
 
@@ -163,7 +163,7 @@ def _attend(
         if tap.way == "fast":
             return sliced
     context, probs = _eager(module, query, key, value, attention_mask, is_causal, kwargs)
-    start = _query_start(site, query, key, attention_mask)
+    start = query_start(site.stack, query, key, attention_mask)
     attention = LayerAttention(
         site.layer,
         query,
@@ -215,7 +215,7 @@ def _attend_in_slices(
 ) -> tuple[Tensor, None]:
     batch, heads, queries, dim = query.shape
     scale = dim**-0.5 if scaling is None else scaling
-    start = _query_start(site, query, key, mask)
+    start = query_start(site.stack, query, key, mask)
     gate = tap.gate(site, query)
     rows = rows_per_slice(queries, tap.slice_bytes // (batch * heads * key.shape[2] * query.element_size()))
     context = query.new_empty(batch, queries, heads, value.shape[-1])
@@ -270,20 +270,6 @@ def _additive(mask: Tensor | None, query: Tensor, keys: int, is_causal: bool) ->
     # row of padding NaN; float32's lowest hides a key just as well.
     lowest = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
     return torch.where(mask, torch.zeros((), device=mask.device, dtype=query.dtype), lowest)
-
-
-def _query_start(site: Site, query: Tensor, key: Tensor, mask: Tensor | None) -> int:
-    """Position of the first query row among the keys: with a cache, the rows of earlier tokens do not come again."""
-    past = key.shape[2] - query.shape[2]
-    if site.stack == "cross" or past <= 0:
-        return 0
-    if mask is None:  # several queries without a mask are the first ones; a static cache has room behind them
-        return past if query.shape[2] == 1 else 0
-    if mask.shape[2] != query.shape[2]:
-        return past
-    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    seen = allowed[:, :, 0].any(dim=0).any(dim=0)  # [key]; a static cache has room beyond the present token
-    return int(seen.nonzero().max()) if seen.any() else past
 
 
 def _is_plain(module: nn.Module, kwargs: dict[str, Any]) -> bool:

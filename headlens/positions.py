@@ -1,4 +1,7 @@
-"""A batch padded on the left needs position_ids, and most models count from the left edge without a word."""
+"""Where tokens stand: in a batch padded on the left, and among the keys of a cache.
+
+A batch padded on the left needs position_ids, and most models count from the left edge without a word.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headlens.errors import CaptureError
+from headlens.records import Stack
 
 # Families whose forward pass works out positions from the mask, or needs none; RoBERTa and its kin do so from the ids.
 _SELF_POSITIONED = frozenset({"opt", "biogpt", "t5", "mt5", "umt5"})
@@ -60,3 +65,17 @@ def arguments_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """The arguments of a call by name."""
     given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
     return {**given, **given.pop("kwargs", {})}
+
+
+def query_start(stack: Stack, query: Tensor, key: Tensor, mask: Tensor | None) -> int:
+    """Position of the first query row among the keys: with a cache, the rows of earlier tokens do not come again."""
+    past = key.shape[2] - query.shape[2]
+    if stack == "cross" or past <= 0:
+        return 0
+    if mask is None:  # several queries without a mask are the first ones; a static cache has room behind them
+        return past if query.shape[2] == 1 else 0
+    if mask.shape[2] != query.shape[2]:
+        return past
+    allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    seen = allowed[:, :, 0].any(dim=0).any(dim=0)  # [key]; a static cache has room beyond the present token
+    return int(seen.nonzero().max()) if seen.any() else past

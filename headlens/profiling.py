@@ -178,21 +178,17 @@ def profile(
     scores = tally.scores(seed=seed)
     clock.lap("statistics")
     provenance = {
-        "headlens": headlens.__version__,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": _command(loaded.name, corpus),
-        "seed": seed,
+        **_circumstances(loaded.name, corpus, seed),
         "model": {**loaded.provenance, "is_causal": attention_sites(network)[0].stack == "decoder"},
         "corpus": _corpus_facts(files, encoded, unit, limit),
         "run": {
             "device": str(network.device),
-            "threads": torch.get_num_threads(),
             "batch_tokens": batch_tokens,
             "capture": way,
             "folds": tally.folds,
+            "threads": torch.get_num_threads(),
             "seconds": clock.laps,
         },
-        "versions": _versions(),
         "selfcheck": check.to_dict(),
         "notes": _notes(encoded, loaded),
     }
@@ -290,9 +286,15 @@ class _Clock:
         self._start = now
 
 
-def _command(name: str, corpus: Corpus) -> str:
-    """What a person would type; the command line puts its own words here."""
-    return f"headlens.profile({name!r}{'' if corpus is None else ', ...'})"
+def _circumstances(name: str, corpus: Corpus, seed: int) -> dict[str, Any]:
+    """When, with what, and how it was asked for; the command line puts its own words in place of `command`."""
+    return {
+        "headlens": headlens.__version__,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": f"headlens.profile({name!r}{'' if corpus is None else ', ...'})",
+        "seed": seed,
+        "versions": _versions(),
+    }
 
 
 def _corpus_facts(files: list[dict[str, Any]], encoded: Encoded, unit: str, limit: int | None) -> dict[str, Any]:

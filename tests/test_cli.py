@@ -69,11 +69,13 @@ def test_ctrl_c_says_so_and_writes_nothing(tmp_path: Path, minilm_path: Path) ->
     corpus = tmp_path / "long.txt"
     corpus.write_text("The dog that chased the cat slept in the sun all day long.\n" * 30_000, encoding="utf-8")
     command = [*HEADLENS, "profile", "minilm", "--corpus", str(corpus), "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    time.sleep(8)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    # a shell starts background jobs with SIGINT ignored, and children inherit that
+    restore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **restore) as process:
+        time.sleep(8)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
     assert (said.strip(), process.returncode) == ("headlens: interrupted; nothing was written.", 130)
     assert not (tmp_path / "out").exists()
 
