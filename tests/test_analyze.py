@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from headlens.analyze import analyze
 from headlens.analyzers import ANALYZERS, Position, Surface
-from headlens.capture import Way
+from headlens.capture import Way, capture
 from headlens.errors import CaptureError, CorpusError
 from headlens.records import Batch
 from headlens.scores import ScoreTable
@@ -110,6 +111,16 @@ def test_equal_to_a_slow_loop_in_float32(family: str, way: Way) -> None:
     slow = slow_scores(cases, is_causal=family not in ("bert", "distilbert"))
     # masses are means of float32 probabilities, entropies sums of -p log p: 1e-6, and some units of rounding
     assert_equal_scores(profile_of(model, batches_of("all"), way), slow, 2e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_slices_of_few_rows_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(family)
+    whole = profile_of(model, batches_of("all"))
+    monkeypatch.setattr("headlens.analyze.capture", partial(capture, slice_bytes=5000))  # some two rows
+    sliced = profile_of(model, batches_of("all"))
+    np.testing.assert_allclose(sliced.values, whole.values, atol=1e-12, rtol=0)
+    np.testing.assert_array_equal(sliced.support, whole.support)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
