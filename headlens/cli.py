@@ -183,7 +183,7 @@ def _plain_errors(if_interrupted: str) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"headlens: interrupted; {if_interrupted}.", err=True)
         sys.exit(130)
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ImportError) as error:
         # torch raises RuntimeErrors of its own for both; an interrupt inside an import comes wrapped in another
         if isinstance(error.__cause__, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
             typer.echo(f"headlens: interrupted; {if_interrupted}.", err=True)

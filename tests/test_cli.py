@@ -154,6 +154,20 @@ def test_running_out_of_memory_is_one_sentence(monkeypatch: pytest.MonkeyPatch) 
     assert "--batch-tokens" in refusal("profile", "minilm")
 
 
+def test_ctrl_c_inside_an_import_is_still_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    import headlens.profiling
+
+    def importing(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise ModuleNotFoundError("Could not import module 'PreTrainedModel'") from interrupt
+
+    monkeypatch.setattr(headlens.profiling, "profile", importing)
+    done = CliRunner().invoke(app, ["profile", "minilm"])
+    assert (done.exit_code, done.stderr.strip()) == (130, "headlens: interrupted; nothing was written.")
+
+
 def test_check(minilm_path: Path) -> None:
     done = run("check", "minilm")
     assert done.returncode == 0
