@@ -94,7 +94,7 @@ def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Analyzer]
         if len({site.stack for site in sites}) > 1:
             raise CaptureError("The model has several attention stacks; analyze one, such as model.get_encoder().")
         with suppress(_Enough):
-            model(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long(), **_quiet(model))
+            model(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long(), **_without_cache(model))
         if sorted(by_layer) != list(range(len(sites))):
             raise CaptureError(f"Of {len(sites)} attention layers only {sorted(by_layer)} reported to headlens.")
         uniform: dict[tuple[str, str], Tensor] = {}
@@ -134,7 +134,7 @@ def _uniform_head(batch: Batch, is_causal: bool) -> Iterable[LayerAttention]:
         yield LayerAttention(0, empty, nothing, nothing, probs, empty, start, "encoder", is_causal)
 
 
-def _quiet(model: nn.Module) -> dict[str, bool]:
+def _without_cache(model: nn.Module) -> dict[str, bool]:
     """A cache is of no use in a single pass."""
     return {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", None) is not None else {}
 

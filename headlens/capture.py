@@ -94,7 +94,7 @@ def capture(
     _check_ready(model, sites)
     if way not in get_args(Way):
         raise CaptureError(f"The way of a capture is one of {', '.join(get_args(Way))}, got {way!r}.")
-    tap = _Tap(model, observe, gates_by_stack(gates, sites), way, slice_bytes)
+    tap = _Tap(observe, gates_by_stack(gates, sites), way, slice_bytes)
     with ExitStack() as stack:
         stack.enter_context(_tapped(tap, sites))
         stack.enter_context(switched(model, NAME))
@@ -109,7 +109,6 @@ def capture(
 class _Tap:
     """What one capture knows; found from inside a running layer by the layer's module."""
 
-    model: nn.Module
     observe: Observe | None
     gates: dict[Stack, Tensor]
     way: Way
@@ -125,7 +124,7 @@ class _Tap:
         self.calls[id(module)] += 1
         return sites[(self.calls[id(module)] - 1) % len(sites)]
 
-    def deliver(self, site: Site, attention: LayerAttention) -> None:
+    def deliver(self, attention: LayerAttention) -> None:
         if self.observe is not None:
             self.observe(attention)
 
@@ -176,7 +175,7 @@ def _attend(
         is_causal,
         kwargs.get("scaling"),
     )
-    tap.deliver(site, attention)
+    tap.deliver(attention)
     gate = tap.gate(site, query)
     return (context if gate is None else context * gate.transpose(1, 2)), probs
 
@@ -233,7 +232,6 @@ def _attend_in_slices(
         probs = scores.softmax(dim=-1)
         part = mix_values(probs, v)
         tap.deliver(
-            site,
             LayerAttention(
                 site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale, scores=scores
             ),
@@ -319,7 +317,7 @@ def _own_layer(module: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, prob
     site = tap.next_site(module)
     start = 0 if site.stack == "cross" else max(0, k.shape[2] - q.shape[2])
     tap.deliver(
-        site, LayerAttention(site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling)
+        LayerAttention(site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling)
     )
     gate = tap.gate(site, q)
     return context if gate is None else context * gate

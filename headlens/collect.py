@@ -16,7 +16,7 @@ from headlens.attention import head_contributions
 from headlens.capture import capture
 from headlens.encode import check_vocabulary, encode_texts, max_length_of, token_strings
 from headlens.errors import CaptureError, CorpusError, UnsupportedModel
-from headlens.models import head_counts
+from headlens.models import head_counts, network_of
 from headlens.records import Batch, LayerAttention, Stack
 
 What = Literal["q", "k", "v", "probs", "context", "contribution"]
@@ -80,8 +80,7 @@ def collect(
         raise UnsupportedModel(
             f"Expected a model of transformers, got {type(model).__name__}; of a LoadedModel pass `.model`."
         )
-    network = model.base_model
-    network = network.get_encoder() if network.config.is_encoder_decoder else network
+    network = network_of(model)
     encoded = encode_texts(texts, tokenizer, max_length=max_length_of(network.config, tokenizer))
     if encoded.cut_documents:
         raise CorpusError(

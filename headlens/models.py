@@ -119,6 +119,12 @@ def load_model(
     return LoadedModel(model, tokenizer, name, checkpoint.source, _provenance(checkpoint, model), proof)
 
 
+def network_of(model: PreTrainedModel) -> PreTrainedModel:
+    """What is run: no task head (nobody asks for its logits), and of two stacks the encoder."""
+    base = model.base_model
+    return base.get_encoder() if base.config.is_encoder_decoder else base
+
+
 def head_counts(config: PreTrainedConfig) -> dict[str, int]:
     """`layers`, `heads`, `kv_heads`, `head_dim` and `hidden`, whatever the family calls them; of the encoder of two.
 
@@ -280,12 +286,19 @@ def _provenance(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Any
         "name": checkpoint.name if checkpoint.name in BUNDLES else checkpoint.source,
         "source": checkpoint.source,
         "revision": checkpoint.revision,
+        "weights_sha256": _digest(checkpoint.weight_files),
+        **facts_of(model),
+    }
+
+
+def facts_of(model: PreTrainedModel) -> dict[str, Any]:
+    """What a model says of itself, as plain values: family, class, sizes, dtype."""
+    return {
         "family": model.config.model_type,
         "class": type(model).__name__,
         **head_counts(model.config),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "dtype": str(model.dtype).removeprefix("torch."),
-        "weights_sha256": _digest(checkpoint.weight_files),
         "is_encoder_decoder": bool(model.config.is_encoder_decoder),
     }
 

@@ -26,7 +26,7 @@ from headlens.documents import Document
 from headlens.encode import Encoded, check_vocabulary, encode, max_length_of
 from headlens.errors import CaptureError, CorpusError, OutputError, UnsupportedModel
 from headlens.files import Write, write_together
-from headlens.models import LoadedModel, head_counts, load_model
+from headlens.models import LoadedModel, facts_of, load_model, network_of
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
 from headlens.tally import Tally
@@ -244,21 +244,10 @@ def _loaded(
         "name": name,
         "source": "a model in memory",
         "revision": getattr(model.config, "_commit_hash", None),
-        "family": model.config.model_type,
-        "class": type(model).__name__,
-        **head_counts(model.config),
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "dtype": str(model.dtype).removeprefix("torch."),
         "weights_sha256": None,
-        "is_encoder_decoder": bool(model.config.is_encoder_decoder),
+        **facts_of(model),
     }
     return LoadedModel(model, tokenizer, name, "a model in memory", provenance)
-
-
-def network_of(model: PreTrainedModel) -> PreTrainedModel:
-    """What is run: no task head (nobody asks for its logits), and of two stacks the encoder."""
-    base = model.base_model
-    return base.get_encoder() if base.config.is_encoder_decoder else base
 
 
 def _run(network: PreTrainedModel, encoded: Encoded, way: Way, report: Progress) -> Tally:
