@@ -274,9 +274,9 @@ def test_a_keyword_swallowed_in_the_fast_way(family: str, monkeypatch: Patch) ->
 def test_slices_that_do_not_make_a_whole(monkeypatch: Patch) -> None:
     deliver = capture_file._Tap.deliver
 
-    def lose_some(tap: Any, site: Any, attention: LayerAttention) -> None:
+    def lose_some(tap: Any, attention: LayerAttention) -> None:
         if attention.layer != 1 or attention.query_start == 0:
-            deliver(tap, site, attention)
+            deliver(tap, attention)
 
     monkeypatch.setattr(capture_file._Tap, "deliver", lose_some)
     law, where, error = failure(tiny_model("bert"))
@@ -291,9 +291,9 @@ def test_slices_that_do_not_make_a_whole(monkeypatch: Patch) -> None:
 def test_a_layer_that_reports_never_or_twice(times: int, monkeypatch: Patch) -> None:
     deliver = capture_file._Tap.deliver
 
-    def repeat(tap: Any, site: Any, attention: LayerAttention) -> None:
+    def repeat(tap: Any, attention: LayerAttention) -> None:
         for _ in range(times if attention.layer == 1 else 1):
-            deliver(tap, site, attention)
+            deliver(tap, attention)
 
     monkeypatch.setattr(capture_file._Tap, "deliver", repeat)
     law, where, error = failure(tiny_model("bert"))
