@@ -23,7 +23,8 @@ class Batch:
     """Inputs of one forward pass, padded on the right or on the left.
 
     `special` marks the tokens that the tokenizer added ([CLS], <s>, ...); `document` tells which document of the
-    corpus each row belongs to (several rows when a long text was cut into windows).
+    corpus each row belongs to (several rows when a long text was cut into windows). Batches of annotated words know
+    their `words` and which input of the corpus each row is.
     """
 
     input_ids: Int[Tensor, "batch token"]
@@ -31,6 +32,8 @@ class Batch:
     special: Bool[Tensor, "batch token"]
     document: Int[Tensor, " batch"]
     token_classes: dict[str, Bool[Tensor, "batch token"]] = field(default_factory=dict)  # "cls", "full_stop", ...
+    input_index: Int[Tensor, " batch"] | None = None  # which of the corpus's inputs each row is; None for plain text
+    words: Int[Tensor, "batch word 2"] | None = None  # first token of each word and the one after its last; 0, 0: none
     _derived: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -61,6 +64,8 @@ class Batch:
             self.special.to(device),
             self.document.to(device),
             {name: member.to(device) for name, member in self.token_classes.items()},
+            None if self.input_index is None else self.input_index.to(device),
+            None if self.words is None else self.words.to(device),
         )
 
 
@@ -122,3 +127,18 @@ class LayerAttention:
         if self.probs.dtype.itemsize >= 4:
             return self
         return replace(self, probs=self.probs.float())
+
+
+@dataclass(frozen=True)
+class WordAttention:
+    """Attention of one layer between whole words, all rows of it. Lives for the call only.
+
+    To a word: the sum over its tokens; from a word: the mean over its tokens (Clark et al. 2019, section 4.1). Special
+    tokens are left out and rows are not renormalised, so that they sum to less than 1. Words without a token, and
+    padding, have rows and columns of zeros.
+    """
+
+    layer: int
+    probs: Float[Tensor, "batch head word word_to"]
+    to_special: Float[Tensor, "batch head word special"]  # from each word to each special token of its input
+    is_causal: bool = False
