@@ -98,12 +98,12 @@ class Document:
             raise CorpusError(f"{self.id}: a document is made of a string, got {type(self.text).__name__}.")
         if not self.text.strip():
             raise CorpusError(f"{self.id}: a document needs at least one character that is not white space.")
-        spans = [*(self.mentions or ()), *self.choices, *(c for choice in self.choices for c in choice.candidates)]
-        for span in spans:
-            if not 0 <= span.start < span.stop <= self.n_words:
-                raise CorpusError(
-                    f"{self.id}: words {span.start} to {span.stop} are no stretch of its {self.n_words} words."
-                )
+        stretches = [(mention.start, mention.stop) for mention in self.mentions or ()]
+        for choice in self.choices:
+            stretches += [(choice.start, choice.stop), *((c.start, c.stop) for c in choice.candidates)]
+        for start, stop in stretches:
+            if not 0 <= start < stop <= self.n_words:
+                raise CorpusError(f"{self.id}: words {start} to {stop} are no stretch of its {self.n_words} words.")
 
     @classmethod
     def of_sentences(
