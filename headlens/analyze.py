@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headlens.analyzers import Analyzer
+from headlens.analyzers import Analyzer, Scorer, Sums, WordAnalyzer
 from headlens.capture import Way, capture
 from headlens.errors import CaptureError, CorpusError
+from headlens.pooling import WordPooling
 from headlens.records import Batch, LayerAttention
 from headlens.tally import Tally
 
@@ -22,7 +23,7 @@ _UNIFORM_ROWS_BYTES = 4 << 20
 def analyze(
     model: nn.Module,
     batches: Iterable[Batch],
-    analyzers: Sequence[Analyzer],
+    analyzers: Sequence[Scorer],
     *,
     documents: int,
     way: Way = "fast",
@@ -74,20 +75,16 @@ class _Enough(Exception):
     """Raised in the last attention layer: nothing after it is asked for."""
 
 
-def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Analyzer], way: Way) -> _Observed:
-    by_layer: dict[int, dict[tuple[str, str], Tensor]] = {}
-    tokens = batch.input_ids.shape[1]
+def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Scorer], way: Way) -> _Observed:
+    by_layer: dict[int, _LayerSums] = {}
     causal: list[bool] = []
-    rows_of_last: list[int] = []
 
     def observe(attention: LayerAttention) -> None:
         causal.append(attention.is_causal)
-        sums = by_layer.setdefault(attention.layer, {})
-        _add_into(sums, attention.in_single_precision(), batch, analyzers)
-        if attention.layer == last:
-            rows_of_last.append(attention.probs.shape[2])
-            if sum(rows_of_last) == tokens:
-                raise _Enough
+        layer = by_layer.setdefault(attention.layer, _LayerSums(analyzers, batch))
+        layer.add(attention.in_single_precision())
+        if attention.layer == last and layer.is_complete:
+            raise _Enough
 
     with torch.inference_mode(), capture(model, observe, way=way) as sites:
         last = max(site.layer for site in sites)
@@ -97,24 +94,45 @@ def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Analyzer]
             model(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long(), **_without_cache(model))
         if sorted(by_layer) != list(range(len(sites))):
             raise CaptureError(f"Of {len(sites)} attention layers only {sorted(by_layer)} reported to headlens.")
-        uniform: dict[tuple[str, str], Tensor] = {}
+        uniform = _LayerSums(analyzers, batch)
         for attention in _uniform_head(batch, causal[0]):
-            _add_into(uniform, attention, batch, analyzers)
-    _refuse_nan(by_layer, batch)
-    layers = [by_layer[layer] for layer in range(len(sites))]
-    return _Observed(_stacked(layers, analyzers), _stacked([uniform], analyzers))
+            uniform.add(attention)
+    layers = [by_layer[layer].sums for layer in range(len(sites))]
+    _refuse_nan(layers, batch)
+    return _Observed(_stacked(layers, analyzers), _stacked([uniform.sums], analyzers))
 
 
-def _add_into(
-    sums: dict[tuple[str, str], Tensor], attention: LayerAttention, batch: Batch, analyzers: Sequence[Analyzer]
-) -> None:
-    for analyzer in analyzers:
-        for key, value in analyzer.observe(attention, batch).items():
-            place = (analyzer.name, key)
-            if place in sums:
-                sums[place].add_(value)
+class _LayerSums:
+    """What all analyzers add up for one layer and one batch, slice by slice of query rows."""
+
+    def __init__(self, analyzers: Sequence[Scorer], batch: Batch) -> None:
+        self.sums: dict[tuple[str, str], Tensor] = {}
+        self._batch = batch
+        self._of_tokens = [analyzer for analyzer in analyzers if isinstance(analyzer, Analyzer)]
+        self._of_words = [analyzer for analyzer in analyzers if isinstance(analyzer, WordAnalyzer)]
+        self._pooling = WordPooling(batch) if self._of_words else None
+        self._rows = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """All query rows have come."""
+        return self._rows == self._batch.input_ids.shape[1]
+
+    def add(self, attention: LayerAttention) -> None:
+        self._rows += attention.probs.shape[2]
+        for analyzer in self._of_tokens:
+            self._add(analyzer.name, analyzer.observe(attention, self._batch))
+        if self._pooling is not None and (words := self._pooling.add(attention)) is not None:
+            for of_words in self._of_words:
+                found = of_words.observe(words, self._batch)
+                self.sums |= {(of_words.name, key): value for key, value in found.items()}
+
+    def _add(self, name: str, sums: Sums) -> None:
+        for key, value in sums.items():
+            if (name, key) in self.sums:
+                self.sums[name, key].add_(value)
             else:
-                sums[place] = value.to(torch.float64, copy=True)
+                self.sums[name, key] = value.to(torch.float64, copy=True)
 
 
 def _uniform_head(batch: Batch, is_causal: bool) -> Iterable[LayerAttention]:
@@ -139,9 +157,9 @@ def _without_cache(model: nn.Module) -> dict[str, bool]:
     return {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", None) is not None else {}
 
 
-def _refuse_nan(by_layer: dict[int, dict[tuple[str, str], Tensor]], batch: Batch) -> None:
-    for layer in sorted(by_layer):
-        for value in by_layer[layer].values():
+def _refuse_nan(layers: Sequence[dict[tuple[str, str], Tensor]], batch: Batch) -> None:
+    for layer, sums in enumerate(layers):
+        for value in sums.values():
             if not value.isfinite().all():
                 row = int((~value.flatten(1).isfinite()).any(dim=1).nonzero()[0])
                 raise CaptureError(
@@ -150,9 +168,7 @@ def _refuse_nan(by_layer: dict[int, dict[tuple[str, str], Tensor]], batch: Batch
                 )
 
 
-def _stacked(
-    layers: list[dict[tuple[str, str], Tensor]], analyzers: Sequence[Analyzer]
-) -> dict[str, dict[str, Tensor]]:
+def _stacked(layers: list[dict[tuple[str, str], Tensor]], analyzers: Sequence[Scorer]) -> dict[str, dict[str, Tensor]]:
     found: dict[str, dict[str, Tensor]] = {analyzer.name: {} for analyzer in analyzers}
     for name, key in layers[0]:
         found[name][key] = torch.stack([layer[name, key] for layer in layers], dim=1)

@@ -108,9 +108,7 @@ class LayerAttention:
     @cached_property
     def strongest_key(self) -> Int[Tensor, "batch head query"]:
         """Index of every row's first largest probability."""
-        if self.probs.device.type == "cpu":  # NumPy's search is ten times faster than torch's on long rows
-            return torch.from_numpy(np.argmax(self.probs.detach().numpy(), axis=-1))
-        return self.probs.argmax(dim=-1)
+        return _first_largest(self.probs)
 
     @cached_property
     def entropy(self) -> Float[Tensor, "batch head query"]:
@@ -133,12 +131,34 @@ class LayerAttention:
 class WordAttention:
     """Attention of one layer between whole words, all rows of it. Lives for the call only.
 
-    To a word: the sum over its tokens; from a word: the mean over its tokens (Clark et al. 2019, section 4.1). Special
-    tokens are left out and rows are not renormalised, so that they sum to less than 1. Words without a token, and
-    padding, have rows and columns of zeros.
+    To a word: the sum over its tokens; from a word: the mean over its tokens. Special tokens are left out and rows are
+    not renormalised, so that they sum to less than 1. Words without a token, and padding, have rows and columns of
+    zeros, and are in no `candidates`: the words that can be chosen from each word.
     """
 
     layer: int
     probs: Float[Tensor, "batch head word word_to"]
     to_special: Float[Tensor, "batch head word special"]  # from each word to each special token of its input
+    candidates: Bool[Tensor, "batch word word_to"]
     is_causal: bool = False
+
+    @cached_property
+    def row_choice(self) -> Int[Tensor, "batch head word"]:
+        """From each word the candidate that it attends to most, the first of equals; 0 where there is none."""
+        return _first_largest(self._among_candidates)
+
+    @cached_property
+    def column_choice(self) -> Int[Tensor, "batch head word_to"]:
+        """To each word the word that attends to it most, of those that have it for a candidate; the first of equals."""
+        return _first_largest(self._among_candidates.transpose(-1, -2).contiguous())
+
+    @cached_property
+    def _among_candidates(self) -> Float[Tensor, "batch head word word_to"]:
+        return self.probs.masked_fill(~self.candidates[:, None], -1.0)
+
+
+def _first_largest(values: Float[Tensor, "*lead last"]) -> Int[Tensor, "*lead"]:
+    """Index of the first largest value on the last axis."""
+    if values.device.type == "cpu":  # NumPy's search is ten times faster than torch's on long rows
+        return torch.from_numpy(np.argmax(values.detach().numpy(), axis=-1))
+    return values.argmax(dim=-1)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headlens.analyzers import Analyzer, Sums
+from headlens.analyzers import Scorer, Sums
 from headlens.scores import Metric, ScoreTable
 from headlens.significance import REPLICATES, bootstrap_weights, percentile_interval
 
@@ -21,22 +21,31 @@ Read = Callable[[Sums], dict[str, Tensor]]
 class Totals:
     """Sums of one analyzer over a corpus, and of every metric the sum over inputs of each input's own score.
 
-    `sums[key]` is [fold, layer, head, ...]; `macro` holds "value" and "count", [fold, layer, head, metric]. All are
-    float64, and merging is addition.
+    `sums[key]` is [fold, layer, head, ...]; `pooled[key]`, of sums that nothing is resampled from, [layer, head, ...];
+    `macro` holds "value" and "count", [fold, layer, head, metric]. Sums keep the dtype that they come in, and merging
+    is addition.
     """
 
-    def __init__(self, folds: int, read: Read, metrics: Sequence[Metric]) -> None:
-        self.folds, self.read, self.metrics = folds, read, metrics
+    def __init__(self, folds: int, read: Read, scorer: Scorer) -> None:
+        self.folds, self.read = folds, read
+        self.metrics = tuple(metric for metric in scorer.metrics if metric.name not in scorer.without_macro)
+        self._pooled = scorer.pooled
         self.sums: dict[str, Tensor] = {}
+        self.pooled: dict[str, Tensor] = {}
         self.macro: dict[str, Tensor] = {}
 
     def add(self, sums: Mapping[str, Tensor], fold: Tensor) -> None:
         """Add the sums of a batch, [batch, layer, head, ...]; `fold` tells where each input belongs."""
-        scores = self.read(sums)
-        own = torch.stack([scores[metric.name] for metric in self.metrics], dim=-1)
-        defined = own.isfinite()
-        self._accumulate(self.sums, sums, fold)
-        self._accumulate(self.macro, {"value": own.where(defined, 0), "count": defined.double()}, fold)
+        by_fold = {key: value for key, value in sums.items() if key not in self._pooled}
+        self._accumulate(self.sums, by_fold, fold)
+        for key in self._pooled & sums.keys():
+            total = sums[key].sum(dim=0)
+            self.pooled[key] = self.pooled[key] + total if key in self.pooled else total
+        if self.metrics:
+            scores = self.read(by_fold)
+            own = torch.stack([scores[metric.name] for metric in self.metrics], dim=-1)
+            defined = own.isfinite()
+            self._accumulate(self.macro, {"value": own.where(defined, 0), "count": defined.double()}, fold)
 
     def _accumulate(self, totals: dict[str, Tensor], sums: Mapping[str, Tensor], fold: Tensor) -> None:
         for key, value in sums.items():
@@ -48,14 +57,16 @@ class Totals:
 class Tally:
     """Totals of all analyzers: of the model's heads, and of a head that attends to all visible keys alike."""
 
-    def __init__(self, analyzers: Sequence[Analyzer], folds: int) -> None:
+    def __init__(self, analyzers: Sequence[Scorer], folds: int) -> None:
         self.analyzers, self.folds = tuple(analyzers), folds
-        self.model = {a.name: Totals(folds, a.score, a.metrics) for a in analyzers}
-        self.uniform = {a.name: Totals(folds, a.chance, a.metrics) for a in analyzers}
+        self.inputs = torch.zeros(folds, dtype=torch.long)
+        self.model = {a.name: Totals(folds, a.score, a) for a in analyzers}
+        self.uniform = {a.name: Totals(folds, a.chance, a) for a in analyzers}
 
     def add(self, model: Mapping[str, Sums], uniform: Mapping[str, Sums], document: Tensor) -> None:
         """Add a batch: by analyzer, sums [batch, layer, head, ...]; `document` [batch] tells each input's fold."""
         fold = document % self.folds
+        self.inputs += torch.bincount(fold.cpu(), minlength=self.folds)
         for name in self.model:
             self.model[name].add(model[name], fold)
             self.uniform[name].add(uniform[name], fold)
@@ -78,32 +89,43 @@ class Tally:
 
     def _bootstrap(self, seed: int) -> Tensor:
         """Weights [replicate, fold]; a fold of documents without a token is never drawn."""
-        inputs = next(iter(self.model.values())).macro["count"]
-        filled = inputs.flatten(1).sum(dim=1).cpu() > 0
+        filled = self.inputs > 0
         weights = torch.zeros(REPLICATES, self.folds, dtype=torch.float64)
         weights[:, filled] = torch.from_numpy(bootstrap_weights(int(filled.sum()), seed=seed))
         return weights
 
-    def _rows(self, analyzer: Analyzer, weights: Tensor) -> Iterator[_Row]:
+    def _rows(self, analyzer: Scorer, weights: Tensor) -> Iterator[_Row]:
+        model, uniform = self.model[analyzer.name], self.uniform[analyzer.name]
+
+        pooled, chance = _total(model.sums), analyzer.chance(_total(uniform.sums))
+        value, support = analyzer.score(pooled), analyzer.support(pooled)
+        interval = _intervals(analyzer.score, model.sums, weights)
+        macro = self._macro_rows(analyzer, weights, support) if model.metrics else {}
+        for metric in analyzer.metrics:
+            name = metric.name
+            rows = support[name].expand_as(value[name])
+            yield _Row.of(metric, value[name], rows, *interval[name], chance[name])
+            if name in macro:
+                yield macro[name]
+
+    def _macro_rows(self, analyzer: Scorer, weights: Tensor, support: Mapping[str, Tensor]) -> dict[str, _Row]:
+        """By the metric that each row is the mean of inputs of."""
         model, uniform = self.model[analyzer.name], self.uniform[analyzer.name]
 
         def means_of_inputs(sums: Sums) -> dict[str, Tensor]:
-            return _by_metric(analyzer, sums["value"] / sums["count"])
+            return _by_metric(model.metrics, sums["value"] / sums["count"])
 
-        pooled, inputs = _total(model.sums), _total(model.macro)
-        support = analyzer.support(pooled)
-        counts = _by_metric(analyzer, inputs["count"])
-        chance = analyzer.chance(_total(uniform.sums)), means_of_inputs(_total(uniform.macro))
-        value = analyzer.score(pooled), means_of_inputs(inputs)
-        interval = _intervals(analyzer.score, model.sums, weights), _intervals(means_of_inputs, model.macro, weights)
-        for metric in analyzer.metrics:
+        inputs = _total(model.macro)
+        counts = _by_metric(model.metrics, inputs["count"])
+        value, chance = means_of_inputs(inputs), means_of_inputs(_total(uniform.macro))
+        interval = _intervals(means_of_inputs, model.macro, weights)
+        rows = {}
+        for metric in model.metrics:
             name = metric.name
-            rows = support[name].expand_as(value[0][name])
-            yield _Row.of(metric, value[0][name], rows, *interval[0][name], chance[0][name])
-            if name not in analyzer.without_macro:
-                macro = replace(metric, name=f"{name}.macro", title=f"{metric.title}, mean of inputs")
-                inputs_scored = torch.where(rows > 0, counts[name], 0)
-                yield _Row.of(macro, value[1][name], inputs_scored, *interval[1][name], chance[1][name])
+            macro = replace(metric, name=f"{name}.macro", title=f"{metric.title}, mean of inputs")
+            scored = torch.where(support[name].expand_as(value[name]) > 0, counts[name], 0)
+            rows[name] = _Row.of(macro, value[name], scored, *interval[name], chance[name])
+        return rows
 
 
 class _Row(NamedTuple):
@@ -129,12 +151,12 @@ class _Row(NamedTuple):
         return cls(metric, value.numpy(), support.double().numpy(), low, high, float(chance.flatten()[0]))
 
 
-def _by_metric(analyzer: Analyzer, values: Tensor) -> dict[str, Tensor]:
-    return dict(zip((metric.name for metric in analyzer.metrics), values.unbind(-1), strict=True))
+def _by_metric(metrics: Sequence[Metric], values: Tensor) -> dict[str, Tensor]:
+    return dict(zip((metric.name for metric in metrics), values.unbind(-1), strict=True))
 
 
 def _total(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: value.sum(dim=0).cpu() for key, value in sums.items()}
+    return {key: value.double().sum(dim=0).cpu() for key, value in sums.items()}
 
 
 def _intervals(
@@ -156,4 +178,4 @@ def _intervals(
 
 
 def _resampled(weights: Tensor, sums: Tensor) -> Tensor:
-    return (weights @ sums.flatten(1)).unflatten(1, sums.shape[1:])
+    return (weights @ sums.double().flatten(1)).unflatten(1, sums.shape[1:])

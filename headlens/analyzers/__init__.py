@@ -1,12 +1,14 @@
 """The analyzers that a profile runs. A new one is a class in a file of its own, and a line here."""
 
-from headlens.analyzers.base import Analyzer, Sums
+from headlens.analyzers.base import Analyzer, Scorer, Sums, WordAnalyzer
 from headlens.analyzers.position import Position
 from headlens.analyzers.surface import Surface
+from headlens.analyzers.syntactic import Syntax
 
+# Of any text. Those of annotated words are made of the annotation, in annotated.py.
 ANALYZERS: dict[str, type[Analyzer]] = {
     "position": Position,
     "surface": Surface,
 }
 
-__all__ = ["ANALYZERS", "Analyzer", "Position", "Sums", "Surface"]
+__all__ = ["ANALYZERS", "Analyzer", "Position", "Scorer", "Sums", "Surface", "Syntax", "WordAnalyzer"]
