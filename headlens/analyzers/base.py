@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from headlens.records import Batch, LayerAttention, WordAttention
@@ -58,3 +59,18 @@ class WordAnalyzer(Scorer):
     @abstractmethod
     def observe(self, attention: WordAttention, batch: Batch) -> Sums:
         """What a layer adds to each input's sums; shapes and rules as for tokens. `batch.input_index` names them."""
+
+
+class DecisionAnalyzer(WordAnalyzer):
+    """Scores that count right decisions: which candidate gets the most attention, and whether it is the right one.
+
+    Its sums hold "correct" [batch, head, label], "total" and "by_chance" [batch, 1, label] (decisions, and how many of
+    them a random choice gets right) and the sums of `word_profile`; `membership` adds labels up to `counted` metrics.
+    """
+
+    counted: tuple[str, ...]
+    membership: Float[Tensor, "label metric"]
+
+    @abstractmethod
+    def correct(self, attention: WordAttention, batch: Batch) -> Float[Tensor, "batch head label"]:
+        """How many decisions of each input every head gets right."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headlens.analyzers.base import Sums, WordAnalyzer
+from headlens.analyzers.base import DecisionAnalyzer, Sums
 from headlens.analyzers.word_profile import PROFILE_SUMS, profile_sums
 from headlens.gold.shortlists import Shortlists
 from headlens.records import Batch, WordAttention
@@ -15,7 +15,7 @@ from headlens.scores import Metric
 OPPOSITES = (("pro", "anti"), ("feminine", "masculine"))  # groups whose difference is a score of its own
 
 
-class Shortlisted(WordAnalyzer):
+class Shortlisted(DecisionAnalyzer):
     """Share of decisions in which the candidate that a word attends to most is a right one; ties go to the first."""
 
     pooled = PROFILE_SUMS
@@ -23,6 +23,7 @@ class Shortlisted(WordAnalyzer):
     def __init__(self, name: str, shortlists: Shortlists, longest: int) -> None:
         """`longest`: words of the longest input, for the profile of relative positions."""
         self.name, self.shortlists, self.longest = name, shortlists, longest
+        self.counted, self.membership = shortlists.metrics, torch.eye(len(shortlists.metrics))
         self._counts_for = torch.from_numpy(shortlists.counts_for).float()  # [decision, metric]
         self._differences = {
             f"{name}.difference[{one}-{other}]": (f"{name}[{one}]", f"{name}[{other}]")
@@ -36,19 +37,24 @@ class Shortlisted(WordAnalyzer):
         self.without_macro = frozenset(metric.name for metric in self.metrics)
 
     def observe(self, attention: WordAttention, batch: Batch) -> Sums:
-        listed = batch.derived(f"{self.name}.listed", self._listed)
-        place, index, word, candidates = listed[:, 0], listed[:, 1], listed[:, 2], listed[:, 3:]
-        rows = attention.probs[place, :, word]  # [decision, head, word_to]
-        paid = rows.gather(-1, candidates.clamp_min(0)[:, None].expand(-1, rows.shape[1], -1))
-        choice = paid.masked_fill((candidates < 0)[:, None], -1.0).argmax(dim=-1) if len(listed) else place[:, None]
-        right = torch.from_numpy(self.shortlists.right).to(choice.device)[index]
-        correct = right.gather(1, choice) if len(listed) else paid.new_zeros(0, rows.shape[1], dtype=torch.bool)
         return {
-            "correct": self._by_input(correct.float(), place, index, batch),
+            "correct": self.correct(attention, batch),
             "total": batch.derived(f"{self.name}.total", lambda b: self._totals(b)[0]),
             "by_chance": batch.derived(f"{self.name}.by_chance", lambda b: self._totals(b)[1]),
             **profile_sums(attention, batch, self.longest),
         }
+
+    def correct(self, attention: WordAttention, batch: Batch) -> Float[Tensor, "batch head label"]:
+        listed = batch.derived(f"{self.name}.listed", self._listed)
+        place, index, word, candidates = listed[:, 0], listed[:, 1], listed[:, 2], listed[:, 3:]
+        heads = attention.probs.shape[1]
+        if not len(listed):
+            return attention.probs.new_zeros(len(batch.input_ids), heads, len(self.counted), dtype=torch.float32)
+        rows = attention.probs[place, :, word]  # [decision, head, word_to]
+        paid = rows.gather(-1, candidates.clamp_min(0)[:, None].expand(-1, heads, -1))
+        choice = paid.masked_fill((candidates < 0)[:, None], -1.0).argmax(dim=-1)
+        right = torch.from_numpy(self.shortlists.right).to(choice.device)[index].gather(1, choice)
+        return self._by_input(right.float(), place, index, batch)
 
     def score(self, sums: Sums) -> dict[str, Tensor]:
         accuracy = sums["correct"] / sums["total"]

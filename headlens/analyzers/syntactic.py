@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headlens.analyzers.base import Sums, WordAnalyzer
+from headlens.analyzers.base import DecisionAnalyzer, Sums
 from headlens.analyzers.word_profile import PROFILE_SUMS, profile_sums
 from headlens.errors import CaptureError
 from headlens.gold.arcs import ALL, FROM_HEAD, TO_HEAD, TO_SUBJECT, TO_VERB, Arcs
@@ -22,7 +22,7 @@ MASSES = {
 }
 
 
-class Syntax(WordAnalyzer):
+class Syntax(DecisionAnalyzer):
     """Accuracy of a head's strongest candidate for every dependency relation, both ways, and mass along dependencies.
 
     Accuracies after Clark et al. 2019, section 4.2, mass after Vig & Belinkov 2019, equation 4. Beside each count of
@@ -36,7 +36,7 @@ class Syntax(WordAnalyzer):
     def __init__(self, arcs: Arcs, longest: int, *, is_causal: bool) -> None:
         """`longest`: words of the longest input, for the profile of relative positions."""
         self.arcs, self.longest, self.is_causal = arcs, longest, is_causal
-        self._membership = torch.from_numpy(arcs.membership).float()  # [label, metric]
+        self.counted, self.membership = arcs.metrics, torch.from_numpy(arcs.membership).float()
         self.metrics = (
             *(_metric_of(name) for name in arcs.metrics),
             *(
@@ -56,22 +56,9 @@ class Syntax(WordAnalyzer):
     def observe(self, attention: WordAttention, batch: Batch) -> Sums:
         if attention.is_causal != self.is_causal:
             raise CaptureError("The decisions were made for another kind of attention: causal and not.")
-        place, word, target, label, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
-        column = is_column.bool()[:, None]
-        choice = torch.where(
-            column, attention.column_choice[place, :, word], attention.row_choice[place, :, word]
-        )  # [decision, head]
-        right = choice == target[:, None]
-        expected = torch.where(
-            column,
-            self._alike(attention.column_choice, batch, place, word, target, by_column=True),
-            self._alike(attention.row_choice, batch, place, word, target, by_column=False),
-        )
-        size, labels = batch.input_ids.shape[0], len(self.arcs.labels)
-        cell = place * labels + label
         return {
-            "correct": _by_cell(right.float(), cell, size, labels),
-            "expected": _by_cell(expected, cell, size, labels),
+            "correct": self.correct(attention, batch),
+            "expected": self._expected(attention, batch),
             "total": batch.derived("syntax.total", lambda b: self._totals(b)[:, 0]),
             "by_chance": batch.derived("syntax.by_chance", lambda b: self._totals(b)[:, 1]),
             **_masses(attention, batch.derived("syntax.heads", self._heads_of)),
@@ -79,8 +66,26 @@ class Syntax(WordAnalyzer):
             **profile_sums(attention, batch, self.longest),
         }
 
+    def correct(self, attention: WordAttention, batch: Batch) -> Float[Tensor, "batch head label"]:
+        place, word, target, _, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        choice = torch.where(
+            is_column.bool()[:, None], attention.column_choice[place, :, word], attention.row_choice[place, :, word]
+        )
+        return self._by_label((choice == target[:, None]).float(), batch)
+
+    def _expected(self, attention: WordAttention, batch: Batch) -> Float[Tensor, "batch head label"]:
+        """Right decisions if gold heads are shuffled within each sentence among pairs at the same distance."""
+        place, word, target, _, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        step = target - word
+        alike = torch.where(
+            is_column.bool()[:, None],
+            self._alike(attention.column_choice, batch, place, step, by_column=True),
+            self._alike(attention.row_choice, batch, place, step, by_column=False),
+        )
+        return self._by_label(alike, batch)
+
     def score(self, sums: Sums) -> dict[str, Tensor]:
-        membership = self._membership.to(sums["correct"])
+        membership = self.membership.to(sums["correct"])
         correct, total = sums["correct"] @ membership, sums["total"].to(sums["correct"]) @ membership
         accuracy = correct / total
         scores = {name: accuracy[..., i] for i, name in enumerate(self.arcs.metrics)}
@@ -90,12 +95,12 @@ class Syntax(WordAnalyzer):
         return scores
 
     def support(self, sums: Sums) -> dict[str, Tensor]:
-        total = sums["total"] @ self._membership.to(sums["total"])
+        total = sums["total"] @ self.membership.to(sums["total"])
         found = {name: total[..., i] for i, name in enumerate(self.arcs.metrics)}
         return found | dict.fromkeys((*MASSES, ABSTENTION), sums["rows"])
 
     def chance(self, uniform: Sums) -> dict[str, Tensor]:
-        membership = self._membership.to(uniform["by_chance"])
+        membership = self.membership.to(uniform["by_chance"])
         level = (uniform["by_chance"] @ membership) / (uniform["total"] @ membership)
         named = {name: level[..., i] for i, name in enumerate(self.arcs.metrics)}
         nothing = {ABSTENTION: torch.full_like(uniform["rows"], torch.nan)}
@@ -129,21 +134,26 @@ class Syntax(WordAnalyzer):
         heads[place[kept], word[kept], target[kept]] = 1
         return heads
 
+    def _by_label(self, values: Float[Tensor, "decision head"], batch: Batch) -> Float[Tensor, "batch head label"]:
+        place, _, _, label, _ = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        size, labels = batch.input_ids.shape[0], len(self.arcs.labels)
+        sums = values.new_zeros(size * labels, values.shape[1]).index_add_(0, place * labels + label, values)
+        return sums.view(size, labels, -1).transpose(1, 2)
+
     def _alike(
-        self, choice: Tensor, batch: Batch, place: Tensor, word: Tensor, target: Tensor, *, by_column: bool
+        self, choice: Tensor, batch: Batch, place: Tensor, step: Tensor, *, by_column: bool
     ) -> Float[Tensor, "decision head"]:
         """Of the words that could choose at the distance of a decision, the share of those that do so."""
         which = "column" if by_column else "row"
         possible = batch.derived(f"syntax.possible {which}", lambda b: self._possible(b, by_column=by_column))
+        chooses = batch.derived(f"syntax.chooses {which}", lambda b: self._chooses(b, by_column=by_column))
         size, heads, words = choice.shape
         position = torch.arange(words, device=choice.device)
-        chooses = batch.derived(f"syntax.chooses {which}", lambda b: self._chooses(b, by_column=by_column))
         # One bin for each input, head and distance; words that choose nothing go into a bin of their own at the end
         distance = (choice - position + words - 1).where(chooses[:, None], 2 * words - 1)
-        counts = choice.new_zeros(size, heads, 2 * words, dtype=torch.float32)
-        counts.scatter_add_(2, distance, torch.ones_like(distance, dtype=torch.float32))
-        step = target - word + words - 1
-        return counts[place, :, step] / possible[place, step][:, None].clamp_min(1)
+        counts = torch.zeros(size, heads, 2 * words, device=choice.device)
+        counts.scatter_add_(2, distance, torch.ones_like(distance, dtype=counts.dtype))
+        return counts[place, :, step + words - 1] / possible[place, step + words - 1][:, None].clamp_min(1)
 
     def _possible(self, batch: Batch, *, by_column: bool) -> Float[Tensor, "batch distance"]:
         """How many words have a candidate at each distance."""
@@ -185,12 +195,6 @@ def _pairs(batch: Batch, is_causal: bool, *, by_column: bool) -> Tensor:
     """[batch, word, candidate of its row], or of its column."""
     pairs = candidates(batch, is_causal)
     return pairs.transpose(1, 2) if by_column else pairs
-
-
-def _by_cell(values: Float[Tensor, "decision head"], cell: Tensor, size: int, labels: int) -> Tensor:
-    """Sums [batch, head, label] of values that belong to (input, label) cells."""
-    sums = values.new_zeros(size * labels, values.shape[1]).index_add_(0, cell, values)
-    return sums.view(size, labels, -1).transpose(1, 2)
 
 
 def _masses(attention: WordAttention, heads: Float[Tensor, "batch word word_to"]) -> dict[str, Tensor]:
