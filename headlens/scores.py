@@ -41,6 +41,7 @@ SCHEMA: dict[str, str] = {
 
 _KEY = ["metric", "layer", "head"]
 _NUMBERS = ["value", "support", "low", "high", "chance"]
+_ARRAYS = ("values", "support", "low", "high", "chance")
 _MACRO = ".macro"
 _WAY_OUT = "write the scores again with ScoreTable.save"
 
@@ -106,7 +107,7 @@ class ScoreTable:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", tuple(self.metrics))
-        for field in ("values", "support", "low", "high", "chance"):
+        for field in _ARRAYS:
             array = np.array(getattr(self, field), dtype=np.float64)
             array.flags.writeable = False
             object.__setattr__(self, field, array)
@@ -218,12 +219,20 @@ class ScoreTable:
         values = arrays.pop("value")
         return cls(tuple(metrics), values=values, chance=chance[:, 0, 0], **arrays)
 
+    @classmethod
+    def joined(cls, tables: Sequence[ScoreTable]) -> ScoreTable:
+        """The metrics of several tables of the same heads, one table after the other."""
+        return cls(
+            metrics=tuple(metric for table in tables for metric in table.metrics),
+            **{name: np.concatenate([getattr(table, name) for table in tables]) for name in _ARRAYS},
+        )
+
     def __repr__(self) -> str:
         return f"<ScoreTable of {len(self.metrics)} metrics x {self.n_layers} layers x {self.n_heads} heads>"
 
     def equals(self, other: ScoreTable) -> bool:
         """Same metrics and exactly the same numbers; NaN equals NaN."""
-        pairs = ((getattr(self, name), getattr(other, name)) for name in ("values", "support", "low", "high", "chance"))
+        pairs = ((getattr(self, name), getattr(other, name)) for name in _ARRAYS)
         return self.metrics == other.metrics and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -277,7 +286,7 @@ class ScoreTable:
                 raise OutputError(f"{field} must have shape {expected} to go with values, got {found}.")
 
     def _check_numbers(self) -> None:
-        for field in ("values", "support", "low", "high", "chance"):
+        for field in _ARRAYS:
             endless = np.isinf(getattr(self, field))
             self._refuse(endless, f"{field} must be finite, or NaN where not defined, got an infinite number")
         self._refuse(self.low > self.high, "low must not be above high")

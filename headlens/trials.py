@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch import Tensor
 
 from headlens.analyzers import DecisionAnalyzer
 from headlens.annotated import Reading
-from headlens.evidence import Trials
+from headlens.evidence import Rival, Trials
 from headlens.null_model import correct_by_position
 from headlens.tally import Tally
 
@@ -32,6 +34,35 @@ def trials_of(tally: Tally, reading: Reading, analyzer: DecisionAnalyzer, *, is_
         rivals=reading.rivals[analyzer.name](fold_of, tally.folds),
         relation_of=tuple(relation_of(name) for name in analyzer.counted),
     )
+
+
+def joined(listed: Sequence[Trials]) -> Trials:
+    """Several families of metrics as one, so that they are tested together. Folds must be the same documents."""
+    rivals = dict.fromkeys(name for trials in listed for name in trials.rivals)
+    return Trials(
+        names=tuple(name for trials in listed for name in trials.names),
+        total=np.concatenate([trials.total for trials in listed], axis=-1),
+        correct=np.concatenate([trials.correct for trials in listed], axis=-1),
+        chance=np.concatenate([trials.chance for trials in listed], axis=-1),
+        profile=np.concatenate([_or_unknown(trials.profile, trials.correct) for trials in listed], axis=-1),
+        expected=np.concatenate([_or_unknown(trials.expected, trials.correct) for trials in listed], axis=-1),
+        rivals={name: _joined_rival([(trials, trials.rivals.get(name)) for trials in listed]) for name in rivals},
+        relation_of=tuple(relation for trials in listed for relation in trials.relation_of),
+    )
+
+
+def _joined_rival(listed: Sequence[tuple[Trials, Rival | None]]) -> Rival:
+    """The same baseline for all families; unknown where a family does not have it."""
+    (options,) = {rival.options for _, rival in listed if rival is not None}
+    parts = [
+        np.full((*trials.total.shape, len(options)), np.nan) if rival is None else rival.correct
+        for trials, rival in listed
+    ]
+    return Rival(options, np.concatenate(parts, axis=1))
+
+
+def _or_unknown(counts: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    return np.full_like(like, np.nan) if counts is None else counts
 
 
 def relation_of(metric: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -22,12 +24,20 @@ MASSES = {
 }
 
 
+class _Alike(Protocol):
+    """Share [decision, head] of the words that choose like the one that a decision is about."""
+
+    def __call__(self, choice: Tensor, batch: Batch, *, by_column: bool) -> Tensor: ...
+
+
 class Syntax(DecisionAnalyzer):
     """Accuracy of a head's strongest candidate for every dependency relation, both ways, and mass along dependencies.
 
     Accuracies after Clark et al. 2019, section 4.2, mass after Vig & Belinkov 2019, equation 4. Beside each count of
-    right decisions stands the count that is expected of a head that pays no heed to syntax: gold heads shuffled within
-    the sentence among pairs of words at the same distance, in closed form.
+    right decisions stand the counts that are expected of a head that pays no heed to syntax, two permutation nulls in
+    closed form: dependents are shuffled within the sentence among the pairs of words at the same distance (a head that
+    looks at a fixed distance gets what is expected), or among all words for the same answer (so does a head that looks
+    at long or rare words, whichever word asks).
     """
 
     name = "syntax"
@@ -58,7 +68,8 @@ class Syntax(DecisionAnalyzer):
             raise CaptureError("The decisions were made for another kind of attention: causal and not.")
         return {
             "correct": self.correct(attention, batch),
-            "expected": self._expected(attention, batch),
+            "expected_by_distance": self._expected(attention, batch, self._alike_at_distance),
+            "expected_by_word": self._expected(attention, batch, self._alike_to_word),
             "total": batch.derived("syntax.total", lambda b: self._totals(b)[:, 0]),
             "by_chance": batch.derived("syntax.by_chance", lambda b: self._totals(b)[:, 1]),
             **_masses(attention, batch.derived("syntax.heads", self._heads_of)),
@@ -73,16 +84,15 @@ class Syntax(DecisionAnalyzer):
         )
         return self._by_label((choice == target[:, None]).float(), batch)
 
-    def _expected(self, attention: WordAttention, batch: Batch) -> Float[Tensor, "batch head label"]:
-        """Right decisions if gold heads are shuffled within each sentence among pairs at the same distance."""
-        place, word, target, _, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
-        step = target - word
-        alike = torch.where(
+    def _expected(self, attention: WordAttention, batch: Batch, alike: _Alike) -> Float[Tensor, "batch head label"]:
+        """Right decisions that are expected of a head if which word asks made no difference."""
+        *_, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        shares = torch.where(
             is_column.bool()[:, None],
-            self._alike(attention.column_choice, batch, place, step, by_column=True),
-            self._alike(attention.row_choice, batch, place, step, by_column=False),
+            alike(attention.column_choice, batch, by_column=True),
+            alike(attention.row_choice, batch, by_column=False),
         )
-        return self._by_label(alike, batch)
+        return self._by_label(shares, batch)
 
     def score(self, sums: Sums) -> dict[str, Tensor]:
         membership = self.membership.to(sums["correct"])
@@ -140,20 +150,33 @@ class Syntax(DecisionAnalyzer):
         sums = values.new_zeros(size * labels, values.shape[1]).index_add_(0, place * labels + label, values)
         return sums.view(size, labels, -1).transpose(1, 2)
 
-    def _alike(
-        self, choice: Tensor, batch: Batch, place: Tensor, step: Tensor, *, by_column: bool
-    ) -> Float[Tensor, "decision head"]:
+    def _alike_at_distance(self, choice: Tensor, batch: Batch, *, by_column: bool) -> Float[Tensor, "decision head"]:
         """Of the words that could choose at the distance of a decision, the share of those that do so."""
+        place, word, target, _, _ = batch.derived("syntax.arcs", self._arcs_of).unbind()
         which = "column" if by_column else "row"
         possible = batch.derived(f"syntax.possible {which}", lambda b: self._possible(b, by_column=by_column))
-        chooses = batch.derived(f"syntax.chooses {which}", lambda b: self._chooses(b, by_column=by_column))
-        size, heads, words = choice.shape
+        words = choice.shape[-1]
         position = torch.arange(words, device=choice.device)
-        # One bin for each input, head and distance; words that choose nothing go into a bin of their own at the end
-        distance = (choice - position + words - 1).where(chooses[:, None], 2 * words - 1)
-        counts = torch.zeros(size, heads, 2 * words, device=choice.device)
-        counts.scatter_add_(2, distance, torch.ones_like(distance, dtype=counts.dtype))
-        return counts[place, :, step + words - 1] / possible[place, step + words - 1][:, None].clamp_min(1)
+        counts = self._counted(choice - position + words - 1, 2 * words - 1, batch, by_column=by_column)
+        step = target - word + words - 1
+        return counts[place, :, step] / possible[place, step][:, None].clamp_min(1)
+
+    def _alike_to_word(self, choice: Tensor, batch: Batch, *, by_column: bool) -> Float[Tensor, "decision head"]:
+        """Of the words that could choose the answer of a decision, the share of those that do so."""
+        place, _, target, _, _ = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        choosers = _pairs(batch, self.is_causal, by_column=by_column).sum(dim=1)  # [batch, word that is chosen]
+        counts = self._counted(choice, choice.shape[-1], batch, by_column=by_column)
+        return counts[place, :, target] / choosers[place, target][:, None].clamp_min(1)
+
+    def _counted(
+        self, kind: Int[Tensor, "batch head word"], kinds: int, batch: Batch, *, by_column: bool
+    ) -> Float[Tensor, "batch head kind"]:
+        """How many words that have a candidate make a choice of each kind."""
+        which = "column" if by_column else "row"
+        chooses = batch.derived(f"syntax.chooses {which}", lambda b: self._chooses(b, by_column=by_column))
+        kept = kind.where(chooses[:, None], kinds)  # words without a candidate go into a bin of their own at the end
+        counts = torch.zeros(*kind.shape[:2], kinds + 1, device=kind.device)
+        return counts.scatter_add_(2, kept, torch.ones_like(kept, dtype=counts.dtype))
 
     def _possible(self, batch: Batch, *, by_column: bool) -> Float[Tensor, "batch distance"]:
         """How many words have a candidate at each distance."""
