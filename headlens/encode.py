@@ -1,12 +1,11 @@
-"""Documents become batches of token ids. What the tokenizer adds is told from the text by position, never by name."""
+"""Documents and annotated words become batches of token ids. What the tokenizer adds is told by position, not name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +17,22 @@ from headlens.corpora import texts
 from headlens.documents import Document
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.records import Batch
+from headlens.words import (
+    Ids,
+    Ints,
+    LookAlikes,
+    WordInput,
+    align,
+    call,
+    check_fast,
+    encodable,
+    id_of,
+    kept_as_it_is,
+    takes_words,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-Ids = NDArray[np.int32]
 
 FULL_STOPS = frozenset(".。．")
 COMMAS = frozenset(",，、")
@@ -57,6 +67,29 @@ class Encoded:
     unknown: int  # of them: the tokenizer's unknown token
 
 
+@dataclass(frozen=True, eq=False)
+class EncodedWords:
+    """Inputs of annotated words as a model reads them, with the counts that a report states.
+
+    As many inputs were given as inputs + single_word + too_long + empty; every other count is of those that are kept.
+    """
+
+    batches: list[Batch]  # shortest inputs first
+    max_length: int  # tokens an input may have, special ones included
+    inputs: int  # rows of all batches
+    single_word: int  # inputs left out, because there is nothing to choose between
+    too_long: int  # inputs left out, because they have more than max_length tokens
+    empty: int  # inputs left out, because the tokenizer makes no token of their words
+    documents: int  # that the inputs come from
+    words: int
+    words_without_token: int  # of them
+    split_words: int  # of them: with several tokens
+    tokens: int  # real tokens, special ones included
+    scored_tokens: int  # real tokens that come from the text
+    unknown: int  # of them: the tokenizer's unknown token
+    present: dict[int, NDArray[np.bool_]]  # for each input, by its index as given: [word], whether the word has a token
+
+
 def encode(
     documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, *, max_length: int, batch_tokens: int = 4096
 ) -> Encoded:
@@ -70,18 +103,14 @@ def encode(
     Raises CorpusError for limits that leave no room and for a corpus without a token; UnsupportedModel for a
     tokenizer that does not come from the `tokenizers` library.
     """
-    _check_fast(tokenizer)
+    check_fast(tokenizer)
     _check_limits(tokenizer, max_length, batch_tokens)
-    with _kept_as_it_is(tokenizer):
+    with kept_as_it_is(tokenizer):
         first_text, rows = _ordinary_ids(documents, tokenizer)
         frame = _frame(first_text, tokenizer)
     inputs = _windows(rows, max_length - frame.size)
+    batches, counts = _batches(inputs, frame, tokenizer, batch_tokens)
     per_document = np.bincount([item.document for item in inputs], minlength=len(rows))
-    classes = _class_ids(tokenizer, inputs)
-    pad = _id_of(tokenizer, "pad_token") or 0
-    batches = [_batch(group, frame, classes, pad) for group in _groups(inputs, frame, batch_tokens)]
-    scored = sum(item.ids.size for item in inputs)
-    unknown = -1 if (found := _id_of(tokenizer, "unk_token")) is None else found
     return Encoded(
         batches=batches,
         max_length=max_length,
@@ -89,10 +118,7 @@ def encode(
         empty=int((per_document == 0).sum()),
         cut_documents=int((per_document > 1).sum()),
         windows=int(per_document[per_document > 1].sum()),
-        inputs=len(inputs),
-        tokens=scored + frame.size * len(inputs),
-        scored_tokens=scored,
-        unknown=sum(int((item.ids == unknown).sum()) for item in inputs),
+        **counts,
     )
 
 
@@ -103,7 +129,51 @@ def encode_texts(
     return encode(texts(strings), tokenizer, max_length=max_length, batch_tokens=batch_tokens)
 
 
-def check_vocabulary(encoded: Encoded, model: PreTrainedModel, name: str) -> None:
+def encode_words(
+    inputs: Sequence[WordInput], tokenizer: PreTrainedTokenizerBase, *, max_length: int, batch_tokens: int = 4096
+) -> EncodedWords:
+    """Every input as one row, whole or not at all, with the tokens of each word as `words.align` finds them.
+
+    Left out, and counted: inputs of a single word, inputs longer than `max_length` tokens, special ones included, and
+    inputs of which the tokenizer makes no token. Batches are made as by `encode`. `Batch.input_index` is an index into
+    `inputs`, `Batch.document` their own; `Batch.words` counts the special tokens in front.
+
+    Raises CorpusError for limits that leave no room and where no input is left; UnsupportedModel and CorpusError as
+    `words.align`.
+    """
+    check_fast(tokenizer)
+    _check_limits(tokenizer, max_length, batch_tokens)
+    several = [index for index, item in enumerate(inputs) if len(item.words) > 1]
+    aligned = dict(zip(several, align([inputs[index] for index in several], tokenizer), strict=True))
+    legible = {index: found for index, found in aligned.items() if found.ids.size}
+    frame = _frame_of_words([inputs[index] for index in legible], tokenizer)
+    kept = {index: found for index, found in legible.items() if found.ids.size + frame.size <= max_length}
+    single_word, too_long, empty = len(inputs) - len(several), len(legible) - len(kept), len(several) - len(legible)
+    if not kept:
+        raise CorpusError(
+            f"None of the {len(inputs)} inputs is left: {single_word} have a single word, {too_long} are longer than "
+            f"{max_length} tokens, and of {empty} the tokenizer makes no token; give sentences of several words that "
+            "fit the model."
+        )
+    rows = [_Input(inputs[index].document, found.ids, index, found.ranges) for index, found in kept.items()]
+    batches, counts = _batches(rows, frame, tokenizer, batch_tokens)
+    present = {index: found.present for index, found in kept.items()}
+    return EncodedWords(
+        batches=batches,
+        max_length=max_length,
+        present=present,
+        single_word=single_word,
+        too_long=too_long,
+        empty=empty,
+        documents=len({row.document for row in rows}),
+        words=sum(known.size for known in present.values()),
+        words_without_token=sum(int((~known).sum()) for known in present.values()),
+        split_words=sum(int(found.split.sum()) for found in kept.values()),
+        **counts,
+    )
+
+
+def check_vocabulary(encoded: Encoded | EncodedWords, model: PreTrainedModel, name: str) -> None:
     """Refuse ids that the model has no embedding for: UnsupportedModel."""
     known = model.get_input_embeddings().num_embeddings
     largest = max(int(batch.input_ids.max()) for batch in encoded.batches)
@@ -124,7 +194,7 @@ def max_length_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
 
 def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | Int[Tensor, " token"]) -> list[str]:
     """Each token as a person reads it: " world" with its space, "##ing", "。"; "�" for a part of a character."""
-    _check_fast(tokenizer)
+    check_fast(tokenizer)
     numbers = [int(token) for token in ids]
     names = tokenizer.convert_ids_to_tokens(numbers)
     decoded = _decoded(tokenizer, numbers)
@@ -146,14 +216,6 @@ def _padding_idx(config: PreTrainedConfig) -> int:
     return 1 if config.model_type == "mpnet" or config.pad_token_id is None else config.pad_token_id
 
 
-def _check_fast(tokenizer: Any) -> None:
-    if not getattr(tokenizer, "is_fast", False):
-        raise UnsupportedModel(
-            f"Expected a fast tokenizer of transformers, got {type(tokenizer).__name__}, which does not tell the "
-            "tokens it adds from the text; load one with a tokenizer.json, or wrap yours in PreTrainedTokenizerFast."
-        )
-
-
 def _check_limits(tokenizer: PreTrainedTokenizerBase, max_length: int, batch_tokens: int) -> None:
     added = tokenizer.num_special_tokens_to_add(pair=False)
     if max_length <= added:
@@ -165,25 +227,12 @@ def _check_limits(tokenizer: PreTrainedTokenizerBase, max_length: int, batch_tok
         raise CorpusError(f"batch_tokens must be at least 1; got {batch_tokens}.")
 
 
-@contextmanager
-def _kept_as_it_is(tokenizer: PreTrainedTokenizerBase) -> Iterator[None]:
-    """A call leaves truncation, padding and the treatment of special tokens set on the backend; this restores them."""
-    backend = tokenizer.backend_tokenizer
-    truncation, padding, split = backend.truncation, backend.padding, backend.encode_special_tokens
-    try:
-        yield
-    finally:
-        backend.encode_special_tokens = split
-        backend.no_truncation() if truncation is None else backend.enable_truncation(**truncation)
-        backend.no_padding() if padding is None else backend.enable_padding(**padding)
-
-
 def _ordinary_ids(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase) -> tuple[str, list[Ids]]:
     """The first text that has a token, and of every document the ids of its text, without special tokens."""
-    as_text = _LookAlikes(tokenizer)
+    as_text = LookAlikes(tokenizer)
     remaining, first_text, rows = iter(documents), None, list[Ids]()
     while chunk := list(islice(remaining, _TEXTS_PER_CALL)):
-        called = _call(tokenizer, [_encodable(document) for document in chunk], add_special_tokens=False)["input_ids"]
+        called = call(tokenizer, [encodable(document.text, document.id) for document in chunk])["input_ids"]
         if first_text is None:
             first_text = next((document.text for document, row in zip(chunk, called, strict=True) if row), None)
         rows += [as_text(np.array(row, dtype=np.int32)) for row in called]
@@ -192,59 +241,6 @@ def _ordinary_ids(documents: Iterable[Document], tokenizer: PreTrainedTokenizerB
     if first_text is None:
         raise CorpusError(f"The tokenizer makes no token of any of the {len(rows)} documents; give text it can read.")
     return first_text, rows
-
-
-def _call(tokenizer: PreTrainedTokenizerBase, strings: list[str], *, add_special_tokens: bool) -> Any:
-    return tokenizer(
-        strings,
-        add_special_tokens=add_special_tokens,
-        split_special_tokens=True,
-        padding=False,
-        truncation=False,
-        return_token_type_ids=False,
-        return_attention_mask=False,
-        return_special_tokens_mask=add_special_tokens,
-        verbose=False,  # says otherwise that a text is longer than the model takes: windows are cut later
-    )
-
-
-def _encodable(document: Document) -> str:
-    try:
-        document.text.encode()
-    except UnicodeEncodeError as error:
-        code = ord(document.text[error.start])
-        raise CorpusError(
-            f"{document.id}: character {error.start + 1} (U+{code:04X}) is half of a surrogate pair, which no UTF-8 "
-            "text holds; decode the text anew."
-        ) from error
-    return document.text
-
-
-class _LookAlikes:
-    """Takes apart the words of a text that a tokenizer makes a special token of in spite of split_special_tokens.
-
-    Unigram vocabularies (T5, XLM-R, ALBERT) hold "</s>" with the best score there is, and whole words are looked up
-    in a WordPiece vocabulary. The first character is tokenized apart from the rest, so that the whole cannot match.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._model = tokenizer.backend_tokenizer.model
-        unknown = _id_of(tokenizer, "unk_token")
-        added = tokenizer.added_tokens_decoder.items()
-        self._specials = {token: str(entry) for token, entry in added if entry.special and token != unknown}
-        self._ids = np.array(list(self._specials), dtype=np.int32)
-
-    def __call__(self, ids: Ids) -> Ids:
-        if not np.isin(ids, self._ids).any():
-            return ids
-        return np.array([piece for token in ids.tolist() for piece in self._pieces(token)], dtype=np.int32)
-
-    def _pieces(self, token: int) -> list[int]:
-        name = self._specials.get(token)
-        if name is None:
-            return [token]
-        parts = [part for part in (name[:1], name[1:]) if part]
-        return [piece.id for part in parts for piece in self._model.tokenize(part)] or [token]
 
 
 @dataclass(frozen=True)
@@ -262,12 +258,21 @@ class _Frame:
         return self.before, ids, self.after
 
 
-def _frame(text: str, tokenizer: PreTrainedTokenizerBase) -> _Frame:
-    called = _call(tokenizer, [text], add_special_tokens=True)
+def _frame_of_words(legible: list[WordInput], tokenizer: PreTrainedTokenizerBase) -> _Frame:
+    """Told from the first of some inputs that have a token; empty where there is none."""
+    if not legible:
+        return _Frame(np.zeros(0, np.int32), np.zeros(0, np.int32))
+    with kept_as_it_is(tokenizer):
+        return _frame(list(legible[0].words) if takes_words(tokenizer) else legible[0].text, tokenizer)
+
+
+def _frame(text: str | list[str], tokenizer: PreTrainedTokenizerBase) -> _Frame:
+    """Told from a text, or a list of words, that has a token."""
+    called = call(tokenizer, [text], add_special_tokens=True, return_special_tokens_mask=True)
     ids, special = np.array(called["input_ids"][0], dtype=np.int32), np.array(called["special_tokens_mask"][0], bool)
     ordinary = np.flatnonzero(~special)
     frame = _Frame(before=ids[: ordinary[0]], after=ids[ordinary[-1] + 1 :])
-    plain = _call(tokenizer, [text], add_special_tokens=False)["input_ids"][0]
+    plain = call(tokenizer, [text])["input_ids"][0]
     if ids[ordinary].tolist() != plain or frame.size != special.sum():
         raise UnsupportedModel(
             f"Expected {type(tokenizer).__name__} to put its special tokens before and after the text, but they stand "
@@ -276,12 +281,14 @@ def _frame(text: str, tokenizer: PreTrainedTokenizerBase) -> _Frame:
     return frame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Input:
-    """The part of one document's text that fits into one row."""
+    """What fits into one row: a part of one document's text, or annotated words."""
 
     document: int
     ids: Ids
+    index: int | None = None  # which of the inputs; only of annotated words
+    ranges: Ints | None = None  # [word, 2], as in Aligned
 
 
 def _windows(rows: list[Ids], room: int) -> list[_Input]:
@@ -290,6 +297,22 @@ def _windows(rows: list[Ids], room: int) -> list[_Input]:
         for document, ids in enumerate(rows)
         for start in range(0, ids.size, room)
     ]
+
+
+def _batches(
+    inputs: list[_Input], frame: _Frame, tokenizer: PreTrainedTokenizerBase, batch_tokens: int
+) -> tuple[list[Batch], dict[str, int]]:
+    """The batches, and the counts of tokens that both kinds of corpora have."""
+    classes = _class_ids(tokenizer, inputs)
+    pad = id_of(tokenizer, "pad_token") or 0
+    scored = sum(item.ids.size for item in inputs)
+    unknown = -1 if (found := id_of(tokenizer, "unk_token")) is None else found
+    return [_batch(group, frame, classes, pad) for group in _groups(inputs, frame, batch_tokens)], {
+        "inputs": len(inputs),
+        "tokens": scored + frame.size * len(inputs),
+        "scored_tokens": scored,
+        "unknown": sum(int((item.ids == unknown).sum()) for item in inputs),
+    }
 
 
 def _groups(inputs: list[_Input], frame: _Frame, batch_tokens: int) -> Iterator[list[_Input]]:
@@ -320,8 +343,8 @@ def _class_ids(tokenizer: PreTrainedTokenizerBase, inputs: list[_Input]) -> _Cla
     return _ClassIds(
         full_stop=torch.from_numpy(present[[text in FULL_STOPS for text in bare]]),
         comma=torch.from_numpy(present[[text in COMMAS for text in bare]]),
-        cls=_id_of(tokenizer, "cls_token"),
-        sep=_id_of(tokenizer, "sep_token"),
+        cls=id_of(tokenizer, "cls_token"),
+        sep=id_of(tokenizer, "sep_token"),
     )
 
 
@@ -350,7 +373,17 @@ def _batch(group: list[_Input], frame: _Frame, classes: _ClassIds, pad: int) -> 
         special=special,
         document=torch.tensor([item.document for item in group]),
         token_classes=_token_classes(ids, mask, special, classes),
+        input_index=None if group[0].index is None else torch.tensor([item.index for item in group]),
+        words=None if group[0].ranges is None else _words(group, frame),
     )
+
+
+def _words(group: list[_Input], frame: _Frame) -> Int[Tensor, "batch word 2"]:
+    ranges = [item.ranges for item in group if item.ranges is not None]
+    words = np.zeros((len(ranges), max(len(found) for found in ranges), 2), np.int64)
+    for row, found in zip(words, ranges, strict=True):
+        row[: len(found)] = found + frame.before.size * (found[:, 1:] > found[:, :1])
+    return torch.from_numpy(words)
 
 
 def _token_classes(ids: Tensor, mask: Tensor, special: Tensor, classes: _ClassIds) -> dict[str, Tensor]:
@@ -365,9 +398,3 @@ def _token_classes(ids: Tensor, mask: Tensor, special: Tensor, classes: _ClassId
         "full_stop": rows & torch.isin(ids, classes.full_stop),
         "comma": rows & torch.isin(ids, classes.comma),
     }
-
-
-def _id_of(tokenizer: PreTrainedTokenizerBase, name: str) -> int | None:
-    # tokenizer.cls_token_id complains aloud where there is none
-    token = tokenizer.special_tokens_map.get(name)
-    return None if token is None else int(tokenizer.convert_tokens_to_ids(str(token)))

@@ -37,6 +37,8 @@ from headlens.significance import (
 
 Array = npt.NDArray[Any]
 
+_NULLS = ("expected", "expected_by_word")
+
 REPEATS = 20  # random halves; both of each choose once
 MINIMUM = 30  # decisions; of fewer, a share has a standard error of up to 9 points
 ALPHA = 0.05  # share of false finds, Benjamini & Hochberg 1995
@@ -49,6 +51,7 @@ class Rival:
 
     options: tuple[str, ...]
     correct: Array  # [fold, metric, option]: right decisions
+    is_informed: bool = False  # knows annotation that no head is told: it is shown, but heads need not be above it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "correct", np.asarray(self.correct, dtype=np.float32))
@@ -58,8 +61,9 @@ class Rival:
 class Trials:
     """Decisions of every head on a family of metrics, by fold of documents. A decision is right or wrong.
 
-    `expected` counts the right decisions under the permutation null: gold targets are shuffled within the sentence
-    among pairs of the same distance, so that a head that heeds position alone gets what is expected. `profile` counts
+    `expected` counts the right decisions under a permutation null: gold targets are shuffled within the sentence
+    among pairs of the same distance, so that a head that heeds position alone gets what is expected. So do those of
+    `expected_by_word`, where who asks is shuffled: a head that looks at certain words whoever asks. `profile` counts
     those of a head that looks where this one looks on average. NaN there: the metric has no such null. NaN in
     `correct`: the head is absent. Counts are kept in float32, exact up to 2 ** 24.
 
@@ -72,6 +76,7 @@ class Trials:
     chance: Array  # [fold, metric]: sum over decisions of 1 / candidates
     profile: Array | None = None  # [fold, layer, head, metric]
     expected: Array | None = None  # [fold, layer, head, metric]
+    expected_by_word: Array | None = None  # [fold, layer, head, metric]; only beside `expected`
     rivals: Mapping[str, Rival] = field(default_factory=dict)
     relation_of: tuple[str, ...] = ()  # what each metric is about: the directions of a relation share it
 
@@ -80,7 +85,7 @@ class Trials:
             object.__setattr__(self, "relation_of", self.names)
         for name in ("total", "chance"):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
-        for name in ("correct", "profile", "expected"):
+        for name in ("correct", "profile", "expected", "expected_by_word"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float32))
         self._check_names()
@@ -103,7 +108,7 @@ class Trials:
                 f"got shape {shape}."
             )
         by_fold = (shape[0], shape[-1])
-        wanted = {"total": by_fold, "chance": by_fold, "profile": shape, "expected": shape}
+        wanted = {"total": by_fold, "chance": by_fold, **dict.fromkeys(("profile", *_NULLS), shape)}
         found = {name: getattr(self, name) for name in wanted}
         for name, rival in self.rivals.items():
             wanted[f"rival {name}"], found[f"rival {name}"] = (*by_fold, len(rival.options)), rival.correct
@@ -136,8 +141,8 @@ def weigh(
     for the other, so every document is judged by a choice that it had no say in; held-out accuracies are over all
     documents, averaged over repeats. Their 95% intervals are from resampling documents, the choices as they were.
 
-    The p of a head is that of its excess over the permutation null; where a metric has none, over the rival that it
-    excels least. `family` names the metrics that are tested together, all by default: leave out those that count the
+    The p of a head is that of its excess over the permutation null that it excels least; where a metric has none, over
+    such a rival. Informed rivals are shown and bar no claim. `family` names the metrics that are tested together, all by default: leave out those that count the
     same decisions again. Those with fewer than `minimum` decisions are never part of it.
 
     Raises OutputError where no document holds a decision, or `family` names an unknown metric.
@@ -177,7 +182,7 @@ def _filled(trials: Trials) -> Trials:
     if kept.all():
         return trials
     rivals = {name: replace(rival, correct=rival.correct[kept]) for name, rival in trials.rivals.items()}
-    arrays = {name: getattr(trials, name) for name in ("total", "correct", "chance", "profile", "expected")}
+    arrays = {name: getattr(trials, name) for name in ("total", "correct", "chance", "profile", *_NULLS)}
     shorter = {name: None if array is None else array[kept] for name, array in arrays.items()}
     return replace(trials, rivals=rivals, **shorter)  # type: ignore[arg-type]
 
@@ -199,13 +204,14 @@ def _tests(trials: Trials, enough: npt.NDArray[np.bool_], family: Sequence[str] 
     best = {name: _best_option(rival.correct.sum(axis=0, dtype=np.float64)) for name, rival in trials.rivals.items()}
     value = _shares(trials.correct, trials.total)
     p = np.full_like(value, np.nan)
-    for name, rival in trials.rivals.items():
+    for name, rival in _uninformed(trials).items():
         p = np.fmax(p, _metric_first(paired_t_p(trials.correct, _of_option(rival, best[name]), trials.total)))
     nothing = np.full_like(value, np.nan)
-    expected = nothing if trials.expected is None else _shares(trials.expected, trials.total)
-    if trials.expected is not None:
-        by_null = _metric_first(permutation_p(trials.correct, trials.expected, trials.total))
-        p = np.where(_has_null(expected)[:, None, None], by_null, p)
+    expected, by_null = nothing, nothing
+    for null in _nulls(trials):  # a head must be above all of them, so that the largest p counts
+        expected = np.fmax(expected, _shares(null, trials.total))
+        by_null = np.fmax(by_null, _metric_first(permutation_p(trials.correct, null, trials.total)))
+    p = np.where(_has_null(expected)[:, None, None], by_null, p)
     return _Tests(
         value=value,
         expected=expected,
@@ -218,11 +224,12 @@ def _tests(trials: Trials, enough: npt.NDArray[np.bool_], family: Sequence[str] 
 
 
 def _p_any(trials: Trials, tests: _Tests, members: list[int], seed: int) -> float:
-    """p that any head has any of the metrics; without a permutation null, the largest over the rivals."""
-    if trials.expected is not None and _has_null(tests.expected[members]).all():
-        nulls = [trials.expected[..., members]]
+    """p that any head has any of the metrics, the largest over the permutation nulls; without one, over the rivals."""
+    if _has_null(tests.expected[members]).all():
+        nulls = [null[..., members] for null in _nulls(trials)]
     else:
-        baselines = [_of_option(rival, tests.best[name])[:, members] for name, rival in trials.rivals.items()]
+        rivals = _uninformed(trials).items()
+        baselines = [_of_option(rival, tests.best[name])[:, members] for name, rival in rivals]
         nulls = [by_fold[:, None, None] for by_fold in baselines if not np.isnan(by_fold).any()]
     correct, total = trials.correct[..., members], trials.total[:, members]
     found = [max_statistic_p(excess_by_fold(correct, null, total), seed=seed) for null in nulls]
@@ -314,7 +321,12 @@ class _Judge:
         intervals = self._intervals(np.stack([right, *gained], axis=1), asked)
         baselines = {
             name: Baseline(
-                entry.option, _ratio(entry.right.sum(), asked.sum()), _ratio(gain.sum(), asked.sum()), *ends, entry.full
+                entry.option,
+                _ratio(entry.right.sum(), asked.sum()),
+                _ratio(gain.sum(), asked.sum()),
+                *ends,
+                entry.full,
+                is_informed=name != PROFILE and self.trials.rivals[name].is_informed,
             )
             for (name, entry), gain, ends in zip(entries.items(), gained, intervals[1:], strict=True)
         }
@@ -394,6 +406,14 @@ def _best_option(correct: Floats) -> npt.NDArray[np.intp]:
 def _of_option(rival: Rival, option: npt.NDArray[np.intp]) -> Array:
     """[fold, metric]: right decisions of one option for each metric."""
     return np.take_along_axis(rival.correct, option[None, :, None], axis=2)[..., 0]
+
+
+def _nulls(trials: Trials) -> list[Array]:
+    return [null for name in _NULLS if (null := getattr(trials, name)) is not None]
+
+
+def _uninformed(trials: Trials) -> dict[str, Rival]:
+    return {name: rival for name, rival in trials.rivals.items() if not rival.is_informed}
 
 
 def _has_null(expected: Floats) -> npt.NDArray[np.bool_]:

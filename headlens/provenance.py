@@ -19,7 +19,9 @@ FEW_TOKENS = 1000  # below this many scored tokens a profile warns
 UNKNOWN_SHARE = 0.02  # of the scored tokens: from here on a profile tells
 
 _OF_TEXT = "documents empty cut_documents windows inputs tokens scored_tokens unknown max_length".split()
-_OF_WORDS = "inputs single_word too_long words words_without_token split_words tokens scored_tokens unknown max_length"
+_OF_WORDS = (
+    "inputs single_word too_long empty words words_without_token split_words tokens scored_tokens unknown max_length"
+)
 
 
 def circumstances(name: str, corpus: object, seed: int) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def _counts(encoded: EncodedWords) -> dict[str, Any]:
 
 
 def _left_out(what: str, encoded: EncodedWords) -> list[str]:
-    every = encoded.inputs + encoded.single_word + encoded.too_long
+    every = encoded.inputs + encoded.single_word + encoded.too_long + encoded.empty
     notes = []
     if encoded.single_word:
         notes.append(f"Of a single word, so left out: {encoded.single_word:,} of {every:,} {what}.")

@@ -54,6 +54,7 @@ def by_part_of_speech(
     return Rival(
         options=tuple(names[place] for place in kept),
         correct=_counted(renumbered[option], kept.size, arcs, fold_of, folds),
+        is_informed=True,
     )
 
 
@@ -70,9 +71,7 @@ def of_shortlists(shortlists: Shortlists, fold_of: NDArray[np.int64], folds: int
     }  # fmt: skip
 
 
-def _nth_of_its_kind(
-    arcs: Arcs, place: int, sentences: Sequence[Sentence], scored: Mapping[int, ScoredInput]
-) -> str:
+def _nth_of_its_kind(arcs: Arcs, place: int, sentences: Sequence[Sentence], scored: Mapping[int, ScoredInput]) -> str:
     """ "2nd NOUN to the left"; empty where parts of speech are not annotated or it is further than the third."""
     number, word, target = int(arcs.input[place]), int(arcs.word[place]), int(arcs.target[place])
     upos = sentences[number].upos

@@ -30,7 +30,8 @@ def trials_of(tally: Tally, reading: Reading, analyzer: DecisionAnalyzer, *, is_
         correct=by_metric(sums["correct"]),
         chance=by_metric(sums["by_chance"][:, 0, 0]),
         profile=by_metric(by_position),
-        expected=by_metric(sums["expected"]) if "expected" in sums else None,
+        expected=by_metric(sums["expected_by_distance"]) if "expected_by_distance" in sums else None,
+        expected_by_word=by_metric(sums["expected_by_word"]) if "expected_by_word" in sums else None,
         rivals=reading.rivals[analyzer.name](fold_of, tally.folds),
         relation_of=tuple(relation_of(name) for name in analyzer.counted),
     )
@@ -46,6 +47,9 @@ def joined(listed: Sequence[Trials]) -> Trials:
         chance=np.concatenate([trials.chance for trials in listed], axis=-1),
         profile=np.concatenate([_or_unknown(trials.profile, trials.correct) for trials in listed], axis=-1),
         expected=np.concatenate([_or_unknown(trials.expected, trials.correct) for trials in listed], axis=-1),
+        expected_by_word=np.concatenate(
+            [_or_unknown(trials.expected_by_word, trials.correct) for trials in listed], axis=-1
+        ),
         rivals={name: _joined_rival([(trials, trials.rivals.get(name)) for trials in listed]) for name in rivals},
         relation_of=tuple(relation for trials in listed for relation in trials.relation_of),
     )
@@ -58,7 +62,8 @@ def _joined_rival(listed: Sequence[tuple[Trials, Rival | None]]) -> Rival:
         np.full((*trials.total.shape, len(options)), np.nan) if rival is None else rival.correct
         for trials, rival in listed
     ]
-    return Rival(options, np.concatenate(parts, axis=1))
+    is_informed = any(rival is not None and rival.is_informed for _, rival in listed)
+    return Rival(options, np.concatenate(parts, axis=1), is_informed)
 
 
 def _or_unknown(counts: np.ndarray | None, like: np.ndarray) -> np.ndarray:

@@ -226,7 +226,7 @@ def test_documents_without_a_decision_do_not_matter() -> None:
 
 def test_a_head_that_heeds_position_alone_proves_nothing() -> None:
     trials = with_head(noise(), 1, 2, 5, 0.9, expected=0.9, profile=0.9)
-    trials.expected[:, 2, 5, 1] = trials.correct[:, 2, 5, 1] * (1 + 1e-7)  # type: ignore[index]
+    trials.expected[:, 2, 5, 1] = trials.correct[:, 2, 5, 1] * (1 - 1e-6)  # type: ignore[index]
     trials.rivals["offset"].correct[:, 1, 0] = trials.correct[:, 2, 5, 1]
     evidence = weigh(trials)
     row = evidence["m1"]
@@ -328,6 +328,26 @@ def test_without_a_permutation_null_the_nearest_rival_decides() -> None:
     assert evidence.relations[0].p_any == pytest.approx(1 / 8, abs=0.04)  # three coins alike
 
 
+def test_a_relation_is_held_against_the_nearest_rival() -> None:
+    trials = dataclasses.replace(noise(metrics=1, items=60, heads=(1, 1)), expected=None, profile=None)
+    right = trials.correct[:, 0, 0]
+    rivals = {"far": Rival(("o",), right[..., None] - 4), "near": Rival(("o",), right[::-1, :, None])}
+    (relation,) = weigh(dataclasses.replace(trials, rivals=rivals)).relations
+    assert relation.p_any > 0.1  # the near one gets as much right, in other documents
+    (relation,) = weigh(dataclasses.replace(trials, rivals={"far": rivals["far"]})).relations
+    assert relation.p_any < 0.001
+
+
+def test_an_option_may_be_missing() -> None:
+    trials = noise()
+    correct = np.array(trials.rivals["offset"].correct)
+    correct[:, 1, 0] = NAN
+    evidence = weigh(dataclasses.replace(trials, rivals={"offset": Rival(("-1", "+1"), correct)}))
+    offset = evidence["m1"].baselines["offset"]
+    assert offset.option == "+1"
+    assert offset.full == offset.held_out == pytest.approx(correct[:, 1, 1].sum() / trials.total[:, 1].sum())
+
+
 def test_a_metric_may_lack_what_another_has() -> None:
     trials = with_head(noise(), 3, 1, 7, 0.8)
     expected, profile = np.array(trials.expected), np.array(trials.profile)
@@ -400,6 +420,7 @@ def test_few_documents(folds: int) -> None:
         assert np.isnan([row.share, row.held_out, row.low, row.high, row.baselines["offset"].difference]).all()
         assert np.isfinite(row.baselines["offset"].full)
         assert (row.verdict, evidence.relations[1].verdict) == (ONE_DOCUMENT, ONE_DOCUMENT)
+        assert row.strongest == ""
         assert evidence.claims() == []
     else:
         assert row.held_out > 0.85
@@ -556,7 +577,7 @@ def test_the_table_of_metrics_has_a_row_each(evidence: Evidence, tmp_path: Path)
     rows = pd.read_csv(tmp_path / "evidence.csv")
     assert list(rows["metric"]) == ["m0", "m1", "m2", "m3"]
     fields = "metric relation decisions documents chance layer head share value held_out low high p q verdict".split()
-    against = "held_out difference low high full".split()
+    against = "held_out difference low high full is_informed".split()
     baselines = [f"profile.{name}" for name in against] + [f"offset.{name}" for name in ["option", *against]]
     assert sorted(rows.columns) == sorted(fields + baselines)
     last = rows.iloc[3]

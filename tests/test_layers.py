@@ -20,8 +20,14 @@ ORDER = [
     "scores",
     "records",
     "attention",
+    "significance",
+    "evidence_table",
+    "evidence",
+    "gold",
+    "rivals",
     "corpora",
     "arch",
+    "words",
     "encode",
     "checkpoints",
     "gates",
@@ -31,18 +37,30 @@ ORDER = [
     "replace",
     "selfcheck",
     "models",
+    "pooling",
     "analyzers",
-    "significance",
+    "annotated",
     "tally",
     "analyze",
+    "null_model",
+    "trials",
+    "word_pass",
+    "probe",
+    "ensembles",
+    "controls",
+    "passes",
     "report",
+    "provenance",
     "profiling",
     "collect",
     "testing",
     "cli",
     "__main__",
 ]
-LIGHT = ["errors", "files", "documents", "scores", "corpora", "significance", "report"]
+LIGHT = [
+    *("errors", "files", "documents", "scores", "corpora", "significance", "report"),
+    *("evidence_table", "evidence", "gold", "rivals"),
+]
 HEAVY = {"torch", "transformers"}
 
 # Imports that may point upwards, and why; they stand inside functions (at the top they would be circular).

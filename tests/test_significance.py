@@ -166,6 +166,10 @@ def test_one_head_that_is_always_above() -> None:
     assert within(max_statistic_p(np.ones((4, 1, 1))), 1 / 16)  # only if all four coins fall alike
 
 
+def test_no_p_is_smaller_than_the_draws_can_tell() -> None:
+    assert max_statistic_p(np.ones((60, 2)), replicates=500) == pytest.approx(1 / 501)
+
+
 def test_heads_that_depend_on_one_another_count_once() -> None:
     assert within(max_statistic_p(np.ones((4, 3, 5))), 1 / 16)
 
