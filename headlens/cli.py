@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headlens import __version__
-from headlens.errors import HeadlensError, OutputError
+from headlens.errors import CorpusError, HeadlensError, OutputError, UnsupportedModel
 from headlens.files import printable
 
 if TYPE_CHECKING:
+    from headlens.corpora.describe import Description
+    from headlens.documents import Document
     from headlens.profiling import Profile, Progress
 
 app = typer.Typer(
@@ -26,6 +29,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+corpora_app = typer.Typer(
+    help="Corpora, each named as KIND:FILE, or as a file that tells its own kind.\n\n"
+    "Kinds: text (plain text), conllu (a treebank), gum (a treebank with coreference, as GUM), conll2012 and litbank "
+    "(coreference), gap, winobias and winograd (pronouns and their candidates), parse (plain text, parsed by spaCy), "
+    "data (a parquet, JSON, CSV or TSV file), hub (a data set of the hub: hub:owner/name:config@split).",
+    no_args_is_help=True,
+)
+app.add_typer(corpora_app, name="corpus")
 
 ModelName = Annotated[
     str,
@@ -56,12 +68,15 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 def _profile(
     model: ModelName,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Text files, as after --corpus.", show_default=False)
+        list[str] | None, typer.Argument(metavar="FILE", help="Corpora, as after --corpus.", show_default=False)
     ] = None,
     corpus: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
-            metavar="FILE...", help="Text files; without any, the bundled English sample.", show_default=False
+            metavar="KIND:FILE...",
+            help="Text files or annotated corpora, such as conllu:FILE or gum:FILE; `headlens corpus --help` lists the "
+            "kinds. Without any, the bundled English sample.",
+            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -70,6 +85,17 @@ def _profile(
     ] = None,
     unit: Annotated[str, typer.Option(help="What is a document of a text file: a line, or a paragraph.")] = "line",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on past what cannot be read, and count it.")] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OURS=THEIRS,...", help="Columns of a table: words=tokens,heads=head.", show_default=False
+        ),
+    ] = None,
+    parser: Annotated[str, typer.Option(help="The spaCy pipeline that parses text (parse:FILE).")] = "en_core_web_sm",
+    corpus_revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a data set of the hub.", show_default=False)
+    ] = None,
     max_length: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of one input; default: as many as the model takes.", show_default=False),
@@ -93,16 +119,25 @@ def _profile(
         folder = _folder(out, model)
         _check_writable(folder)
         with _progress() as progress:
+            from headlens.corpora import read_corpus, sample_path
             from headlens.profiling import profile
 
+            named = [*(corpus or []), *(files or [])]  # `--corpus a b`: b comes as an argument
+            read = read_corpus(
+                named or [sample_path()],
+                unit=unit,
+                limit=limit,
+                skip_bad=skip_bad,
+                columns=_columns(columns),
+                parser=parser,
+                revision=corpus_revision,
+            )
             result = profile(
                 model,
-                [*(corpus or []), *(files or [])] or None,  # `--corpus a b`: b comes as an argument
+                read,
                 device=device,
                 dtype=dtype,
                 revision=revision,
-                unit=unit,
-                limit=limit,
                 max_length=max_length,
                 batch_tokens=batch_tokens,
                 seed=seed,
@@ -128,6 +163,145 @@ def _check(model: ModelName, dtype: DType = "float32", device: Device = "cpu", r
             progress("checking the model against itself", 0, 1)
             check = check_model(loaded.model)
         typer.echo(f"Self-check {check.line}")
+
+
+@corpora_app.command("show")
+def _show(
+    specs: Annotated[list[str], typer.Argument(metavar="KIND:FILE...", help="What to look into.", show_default=False)],
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model", help="A model or a folder with a tokenizer: how it splits the words.", show_default=False
+        ),
+    ] = None,
+    unit: Annotated[str, typer.Option(help="What is a document of a text file: a line, or a paragraph.")] = "line",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on past what cannot be read, and count it.")] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OURS=THEIRS,...", help="Columns of a table: words=tokens,heads=head.", show_default=False
+        ),
+    ] = None,
+    parser: Annotated[str, typer.Option(help="The spaCy pipeline that parses text (parse:FILE).")] = "en_core_web_sm",
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a data set of the hub.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of tables.")] = False,
+) -> None:
+    """Tell what is in a corpus: documents, sentences, words, relations, parts of speech, mentions, choices.
+
+    Example: headlens corpus show conllu:en_ewt-ud-test.conllu --model minilm
+    """
+    with _plain_errors("nothing was shown"):
+        from headlens.corpora import read_corpus
+        from headlens.corpora.describe import describe
+
+        corpus = read_corpus(
+            specs,
+            unit=unit,
+            limit=limit,
+            skip_bad=skip_bad,
+            columns=_columns(columns),
+            parser=parser,
+            revision=revision,
+        )
+        splits = {name: _splits(name, corpus) for name in dict.fromkeys(models or ())}
+        if as_json:
+            typer.echo(json.dumps({**describe(corpus).to_dict(), "tokenizers": splits}, indent=2, ensure_ascii=False))
+        else:
+            _print_corpus(describe(corpus), splits)
+
+
+def _splits(name: str, documents: Iterable[Document]) -> dict[str, int]:
+    """How a tokenizer splits the annotated words; a model's weights are not loaded."""
+    from headlens import models
+    from headlens.checkpoints import find_checkpoint
+    from headlens.words import split_counts
+
+    with models._quiet():
+        tokenizer = models._load_tokenizer(find_checkpoint(name), trust_remote_code=False)
+    if tokenizer is None:
+        raise UnsupportedModel(f"{name!r} has no tokenizer; name a model of text, or a folder with a tokenizer.json.")
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    words, split, without_token = split_counts(sentences, tokenizer)
+    return {"words": words, "split": split, "without_token": without_token}
+
+
+def _print_corpus(found: Description, splits: dict[str, dict[str, int]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    # brackets in a name are no markup
+    console = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def show(title: str, headings: list[str], rows: Iterable[tuple[str, ...]]) -> None:
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=any(headings))
+        for number, heading in enumerate(headings):
+            table.add_column(heading, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+
+    show("Corpus", ["", ""], _corpus_rows(found))
+    if found.relations:
+        show("Relations", ["relation", "words"], _relation_rows(found))
+    if found.upos:
+        show("Parts of speech", ["tag", "words"], [(tag, f"{count:,}") for tag, count in found.upos.items()])
+    if found.choices:
+        rows = [(group, f"{count:,}") for group, count in found.choices.groups.items()]
+        show("Choices by group", ["group", "choices"], [("all", f"{found.choices.count:,}"), *rows])
+    if splits:
+        rows_of_splits = [(name, *(f"{count:,}" for count in counts.values())) for name, counts in splits.items()]
+        show("Tokenizers", ["tokenizer", "words", "split", "without a token"], rows_of_splits)
+    for note in found.notes:
+        console.print(f"Note: {note}")
+    if found.skipped:
+        console.print(f"Skipped, because they could not be read: {found.skipped:,}. The first:")
+        for example in found.skipped_examples:
+            console.print(f"- {example}")
+
+
+def _corpus_rows(found: Description) -> Iterator[tuple[str, str]]:
+    for source in found.sources:
+        yield "source", f"{source['kind']}:{source['name']}"
+    yield "documents", f"{found.documents:,}"
+    yield "a document is", found.unit_of_documents
+    yield "characters", f"{found.characters:,}"
+    if found.sentences:
+        yield "sentences", f"{found.sentences:,}"
+        yield "of a single word", f"{found.single_word_sentences:,}"
+        yield "words", f"{found.words:,}"
+        yield "characters that several words share, stretches of", f"{found.shared_spans:,}"
+        yield "longest document, in words", f"{found.longest_document:,}"
+        yield "longest sentence, in words", f"{found.longest_sentence:,}"
+    if coreference := found.coreference:
+        yield "documents with coreference", f"{coreference.documents:,}"
+        yield "mentions", f"{coreference.mentions:,}"
+        yield "entities", f"{coreference.entities:,}"
+        yield "chains (of two mentions or more)", f"{coreference.chains:,}"
+        yield "singletons (of one mention)", f"{coreference.singletons:,}"
+    if choices := found.choices:
+        yield "pronouns to resolve", f"{choices.count:,}"
+        yield "of them without a right candidate", f"{choices.without_right_one:,}"
+
+
+def _relation_rows(found: Description) -> Iterator[tuple[str, str]]:
+    for name, relation in (found.relations or {}).items():
+        yield name, f"{relation.count:,}"
+        for subtype, count in relation.subtypes.items():
+            yield f"  :{subtype}", f"{count:,}"
+
+
+def _columns(given: str | None) -> dict[str, str] | None:
+    """ "words=tokens,heads=head" as a mapping."""
+    if given is None:
+        return None
+    pairs = [part.partition("=") for part in given.split(",")]
+    if not all(ours.strip() and theirs.strip() for ours, _, theirs in pairs):
+        raise CorpusError(f"--columns takes OURS=THEIRS, several with commas between them; got {given!r}.")
+    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
 def _folder(out: Path | None, model: str) -> Path:
@@ -203,6 +377,6 @@ def _tell(result: Profile, report: Path) -> None:
     typer.echo(f"Self-check {result.provenance['selfcheck']['line']}")
     for note in result.provenance["notes"]:
         typer.echo(f"Note: {note}")
-    for finding in findings(result.scores):
+    for finding in findings(result.scores, result.evidence):
         typer.echo(f"- {finding.text}")
     typer.echo(f"Report: {report}")

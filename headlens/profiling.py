@@ -4,39 +4,44 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-import headlens
-from headlens.analyze import analyze
-from headlens.analyzers import ANALYZERS
+from headlens.annotated import is_annotated, read_chunks, read_sentences
 from headlens.arch import attention_sites
 from headlens.capture import Way
-from headlens.corpora import UNITS, describe_files, read_corpus, sample_path
+from headlens.corpora import UNITS, Corpus, read_corpus, sample_path
 from headlens.documents import Document
-from headlens.encode import Encoded, check_vocabulary, encode, max_length_of
+from headlens.encode import check_vocabulary, encode, max_length_of
 from headlens.errors import CaptureError, CorpusError, OutputError, UnsupportedModel
+from headlens.evidence_table import Evidence
 from headlens.files import Write, write_together
-from headlens.models import LoadedModel, facts_of, load_model, network_of
+from headlens.models import LoadedModel, facts_of, head_counts, load_model, network_of
+from headlens.passes import read_text, read_words
+from headlens.provenance import (
+    circumstances,
+    corpus_facts,
+    notes_on_corpus,
+    notes_on_model,
+    notes_on_text,
+    notes_on_words,
+    text_facts,
+    word_facts,
+)
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
-from headlens.tally import Tally
 
 PROFILE_SCHEMA = "headlens.profile/1"
+EVIDENCE_FILES = ("evidence.csv", "tests.parquet")
 BATCH_TOKENS = 4096
-FEW_TOKENS = 1000  # below this many scored tokens a profile warns
-UNKNOWN_SHARE = 0.02  # of the scored tokens: from here on a profile tells
 
-Corpus: TypeAlias = str | os.PathLike[str] | Document | Iterable[str | os.PathLike[str] | Document] | None
+CorpusLike: TypeAlias = str | os.PathLike[str] | Corpus | Document | Iterable[str | os.PathLike[str] | Document] | None
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
 
 
@@ -46,9 +51,12 @@ class Profile:
 
     scores: ScoreTable
     provenance: dict[str, Any]
+    evidence: Evidence | None = None  # of annotated corpora
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write scores.parquet, scores.csv, report.html and profile.json, and put them in place when all are complete.
+
+        Of annotated corpora also evidence.csv and tests.parquet; those of an earlier profile are removed else.
 
         Raises
         ------
@@ -59,17 +67,26 @@ class Profile:
 
         folder = Path(folder)
         start = time.perf_counter()
-        page = render_report(self.scores, self.provenance).encode("utf-8", "replace")
+        page = render_report(self.scores, self.provenance, self.evidence).encode("utf-8", "replace")
         run = self.provenance.setdefault("run", {})
         run.setdefault("seconds", {})["report"] = time.perf_counter() - start
-        facts = {"schema": PROFILE_SCHEMA, "scores": self.scores.fingerprint(), **self.provenance}
+        facts = {
+            "schema": PROFILE_SCHEMA,
+            "scores": self.scores.fingerprint(),
+            "has_evidence": self.evidence is not None,
+            **self.provenance,
+        }
         text = (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
         files: dict[str, Write] = {
             **self.scores.writers(),
+            **(self.evidence.writers() if self.evidence is not None else {}),
             "report.html": lambda path: path.write_bytes(page),
             "profile.json": lambda path: path.write_bytes(text),
         }
         write_together({folder / name: write for name, write in files.items()})
+        if self.evidence is None:
+            for name in EVIDENCE_FILES:
+                (folder / name).unlink(missing_ok=True)
         return folder / "report.html"
 
     @classmethod
@@ -94,7 +111,8 @@ class Profile:
         scores = ScoreTable.load(folder)
         if provenance.pop("scores", None) != scores.fingerprint():
             raise OutputError(f"{path} and scores.parquet beside it are of different runs; run the profile again.")
-        return cls(scores, provenance)
+        has_evidence = provenance.pop("has_evidence", False)
+        return cls(scores, provenance, Evidence.load(folder) if has_evidence else None)
 
     def __repr__(self) -> str:
         model, corpus = self.provenance["model"], self.provenance["corpus"]
@@ -111,7 +129,7 @@ class Profile:
 
 def profile(
     model: str | LoadedModel | PreTrainedModel,
-    corpus: Corpus = None,
+    corpus: CorpusLike = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str = "cpu",
@@ -133,7 +151,9 @@ def profile(
         A hub id, a folder, a bundled name ("minilm"), what `load_model` gave, or a transformers model with its
         `tokenizer`. Of a model with a task head the base model is run, of an encoder-decoder model the encoder.
     corpus
-        A text file or several, or a list of Documents (see `headlens.texts`); None takes the bundled English sample.
+        A file or several, each "KIND:PATH" or a path (see `headlens.read_corpus`, which also takes further options
+        and whose result may be given here), or a list of Documents (see `headlens.texts`); None takes the bundled
+        English sample. Annotated words are scored sentence by sentence, mentions in stretches of up to 120 words.
     device, dtype, revision
         As for `load_model`; only where `model` is a name.
     unit
@@ -158,7 +178,7 @@ def profile(
     _check_options(way, unit, limit, max_length, batch_tokens, seed)
     clock = _Clock()
     report = progress or (lambda _what, _done, _of: None)
-    documents, files = _read(corpus, unit, limit)
+    read = _read(corpus, unit=unit, limit=limit)
     report("loading the model", 0, 1)
     loaded = _loaded(model, tokenizer, device=device, dtype=dtype, revision=revision)
     network = network_of(loaded.model)
@@ -166,33 +186,113 @@ def profile(
     report("checking the model against itself", 0, 1)
     check = loaded.check or check_model(loaded.model.base_model)
     clock.lap("selfcheck")
-    words = loaded.require_tokenizer()
-    room = max_length_of(network.config, words)
-    if max_length is not None and max_length > room:
-        raise CorpusError(f"max_length is {max_length}, and {loaded.name!r} takes at most {room} tokens.")
-    encoded = encode(documents, words, max_length=max_length or room, batch_tokens=batch_tokens)
-    check_vocabulary(encoded, network, loaded.name)
-    clock.lap("encode")
-    tally = _run(network, encoded, way, report)
-    clock.lap("pass")
-    scores = tally.scores(seed=seed)
-    clock.lap("statistics")
+    is_causal = attention_sites(network)[0].stack == "decoder"
+    request = _Request(
+        network=network,
+        tokenizer=loaded.require_tokenizer(),
+        is_causal=is_causal,
+        max_length=_room(network, loaded, max_length),
+        batch_tokens=batch_tokens,
+        seed=seed,
+        way=way,
+    )
+    found = (_score_words if is_annotated(read) else _score_text)(request, read, loaded.name, clock, report)
     provenance = {
-        **_circumstances(loaded.name, corpus, seed),
-        "model": {**loaded.provenance, "is_causal": attention_sites(network)[0].stack == "decoder"},
-        "corpus": _corpus_facts(files, encoded, unit, limit),
+        **circumstances(loaded.name, corpus, seed),
+        "model": {**loaded.provenance, "is_causal": is_causal},
+        "corpus": {**corpus_facts(read, limit=limit), **found.corpus},
         "run": {
             "device": str(network.device),
             "batch_tokens": batch_tokens,
             "capture": way,
-            "folds": tally.folds,
+            "folds": found.folds,
             "threads": torch.get_num_threads(),
             "seconds": clock.laps,
         },
         "selfcheck": check.to_dict(),
-        "notes": _notes(encoded, loaded),
+        "notes": [*notes_on_corpus(read), *found.notes, *notes_on_model(loaded)],
     }
-    return Profile(scores, provenance)
+    return Profile(found.scores, provenance, found.evidence)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is run on what, and how."""
+
+    network: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    is_causal: bool
+    max_length: int
+    batch_tokens: int
+    seed: int
+    way: Way
+
+
+@dataclass(frozen=True)
+class _Found:
+    scores: ScoreTable
+    evidence: Evidence | None
+    folds: int
+    corpus: dict[str, Any]
+    notes: list[str]
+
+
+def _score_text(request: _Request, corpus: Corpus, name: str, clock: _Clock, report: Progress) -> _Found:
+    encoded = encode(corpus, request.tokenizer, max_length=request.max_length, batch_tokens=request.batch_tokens)
+    check_vocabulary(encoded, request.network, name)
+    clock.lap("encode")
+    tally = read_text(request.network, encoded, way=request.way, count=_counter(report, encoded.tokens))
+    clock.lap("pass")
+    scores = tally.scores(seed=request.seed)
+    clock.lap("statistics")
+    return _Found(scores, None, tally.folds, text_facts(encoded), notes_on_text(encoded))
+
+
+def _score_words(request: _Request, corpus: Corpus, name: str, clock: _Clock, report: Progress) -> _Found:
+    options: dict[str, Any] = {
+        "is_causal": request.is_causal,
+        "max_length": request.max_length,
+        "batch_tokens": request.batch_tokens,
+    }
+    sentences = read_sentences(corpus, request.tokenizer, **options)
+    chunks = read_chunks(corpus, request.tokenizer, **options)
+    readings = [sentences] if chunks is None else [sentences, chunks]
+    for reading in readings:
+        check_vocabulary(reading.encoded, request.network, name)
+    clock.lap("encode")
+    heads = head_counts(request.network.config)
+    passes = read_words(
+        request.network,
+        readings,
+        documents=len(corpus),
+        heads=heads["layers"] * heads["heads"],
+        way=request.way,
+        count=_counter(report, sum(reading.encoded.tokens for reading in readings)),
+    )
+    clock.lap("pass")
+    scores = passes.scores(seed=request.seed)
+    report("weighing the evidence", 0, 1)
+    evidence = passes.evidence(is_causal=request.is_causal, seed=request.seed)
+    clock.lap("statistics")
+    return _Found(scores, evidence, passes.folds, word_facts(corpus, readings), notes_on_words(corpus, readings))
+
+
+def _counter(report: Progress, tokens: int) -> Callable[[int], None]:
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        report("scoring heads", done, tokens)
+
+    return count
+
+
+def _room(network: PreTrainedModel, loaded: LoadedModel, max_length: int | None) -> int:
+    room = max_length_of(network.config, loaded.require_tokenizer())
+    if max_length is not None and max_length > room:
+        raise CorpusError(f"max_length is {max_length}, and {loaded.name!r} takes at most {room} tokens.")
+    return max_length or room
 
 
 def _check_options(
@@ -210,18 +310,19 @@ def _check_options(
         raise CorpusError(f"seed must not be negative, got {seed}.")
 
 
-def _read(corpus: Corpus, unit: str, limit: int | None) -> tuple[list[Document], list[dict[str, Any]]]:
-    if corpus is None:
-        corpus = sample_path()
-    given = [corpus] if isinstance(corpus, str | os.PathLike | Document) else list(corpus)
-    documents = [item for item in given if isinstance(item, Document)]
-    paths = [item for item in given if isinstance(item, str | os.PathLike)]
-    if len(documents) == len(given) > 0:
-        return documents[:limit], []
-    if len(paths) < len(given):
+def _read(given: CorpusLike, *, unit: str, limit: int | None) -> Corpus:
+    if isinstance(given, Corpus):
+        return given if limit is None else replace(given, documents=given.documents[:limit])
+    if given is None:
+        given = sample_path()
+    listed = [given] if isinstance(given, str | os.PathLike | Document) else list(given)
+    documents = [item for item in listed if isinstance(item, Document)]
+    paths = [item for item in listed if isinstance(item, str | os.PathLike)]
+    if len(documents) == len(listed) > 0:
+        return Corpus(documents[:limit])
+    if len(paths) < len(listed):
         raise CorpusError("A corpus is text files or Documents (headlens.texts makes them of strings), not a mixture.")
-    facts = describe_files(paths)
-    return read_corpus(paths, unit=unit, limit=limit), facts
+    return read_corpus(paths, unit=unit, limit=limit)
 
 
 def _loaded(
@@ -250,18 +351,6 @@ def _loaded(
     return LoadedModel(model, tokenizer, name, "a model in memory", provenance)
 
 
-def _run(network: PreTrainedModel, encoded: Encoded, way: Way, report: Progress) -> Tally:
-    done = 0
-
-    def count(tokens: int) -> None:
-        nonlocal done
-        done += tokens
-        report("scoring heads", done, encoded.tokens)
-
-    analyzers = [make() for make in ANALYZERS.values()]
-    return analyze(network, encoded.batches, analyzers, documents=encoded.documents, way=way, progress=count)
-
-
 class _Clock:
     """Seconds of each part of a run."""
 
@@ -273,54 +362,3 @@ class _Clock:
         now = time.perf_counter()
         self.laps[name] = now - self._start
         self._start = now
-
-
-def _circumstances(name: str, corpus: Corpus, seed: int) -> dict[str, Any]:
-    """When, with what, and how it was asked for; the command line puts its own words in place of `command`."""
-    return {
-        "headlens": headlens.__version__,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": f"headlens.profile({name!r}{'' if corpus is None else ', ...'})",
-        "seed": seed,
-        "versions": _versions(),
-    }
-
-
-def _corpus_facts(files: list[dict[str, Any]], encoded: Encoded, unit: str, limit: int | None) -> dict[str, Any]:
-    counts = "documents empty cut_documents windows inputs tokens scored_tokens unknown max_length".split()
-    return {"files": files, "unit": unit, "limit": limit, **{name: getattr(encoded, name) for name in counts}}
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("torch", "transformers", "tokenizers", "numpy", "scipy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # a build of torch may come under another name
-            found[package] = "unknown"
-    return found
-
-
-def _notes(encoded: Encoded, loaded: LoadedModel) -> list[str]:
-    notes = []
-    if encoded.cut_documents:
-        notes.append(
-            f"Longer than {encoded.max_length} tokens, so cut into windows: {encoded.cut_documents} of "
-            f"{encoded.documents} documents, into {encoded.windows} windows."
-        )
-    if encoded.empty:
-        notes.append(f"Without a token, so left out: {encoded.empty} of {encoded.documents} documents.")
-    if encoded.scored_tokens < FEW_TOKENS:
-        notes.append(
-            f"Only {encoded.scored_tokens:,} tokens were scored: too few to say what a head does. Some thousand tell."
-        )
-    if encoded.documents == 1:
-        notes.append("There is only one document, and intervals come from resampling documents: there are none.")
-    if encoded.unknown > UNKNOWN_SHARE * encoded.scored_tokens:
-        notes.append(
-            f"{encoded.unknown / encoded.scored_tokens:.0%} of the tokens are unknown to the tokenizer; "
-            f"the model may not be made for this language or script."
-        )
-    if loaded.provenance["is_encoder_decoder"]:
-        notes.append("The model has an encoder and a decoder; the scores are those of the encoder's self-attention.")
-    return notes

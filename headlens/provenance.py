@@ -35,11 +35,11 @@ def circumstances(name: str, corpus: object, seed: int) -> dict[str, Any]:
     }
 
 
-def corpus_facts(corpus: Corpus, *, unit: str, limit: int | None) -> dict[str, Any]:
+def corpus_facts(corpus: Corpus, *, limit: int | None) -> dict[str, Any]:
     """Files, and how documents were told apart."""
     return {
-        "files": list(corpus.sources),
-        "unit": unit if not corpus.unit_of_documents else corpus.unit_of_documents,
+        "files": [dict(source) for source in corpus.sources],
+        "unit": corpus.unit_of_documents,
         "limit": limit,
         "skipped": corpus.skipped,
     }

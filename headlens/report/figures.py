@@ -78,7 +78,8 @@ class Scale:
 
 def is_signed(metric: Metric) -> bool:
     """The sign of the score says which way, so that the scale has two ends and 0 in its middle."""
-    return metric.name.removesuffix(".macro").endswith("_signed")
+    name = metric.name.removesuffix(".macro")
+    return name.endswith("_signed") or ".difference[" in name
 
 
 def starts_at_chance(metric: Metric, values: Floats, chance: float) -> bool:
@@ -133,8 +134,11 @@ def heat_map(scores: ScoreTable, name: str, *, marked: Sequence[HeadScore] = (),
     return _inline(file.getvalue(), label, has_theme=values.size <= _MANY_CELLS)
 
 
-def sparkline(values: Floats, pointed: float, chance: float) -> str:
-    """A tick for each head, a pointer at the value `pointed`, chance dashed; decoration for a sentence beside it."""
+def sparkline(values: Floats, pointed: float, chance: float, *, rival: float = np.nan) -> str:
+    """A tick for each head, a pointer at the value `pointed`, chance dashed; decoration for a sentence beside it.
+
+    `rival`: accuracy of a baseline, a tall line; NaN for none.
+    """
     seen = values[np.isfinite(values)]
     low, high = min(0.0, float(seen.min())), max(1.0, float(seen.max()))
 
@@ -143,10 +147,27 @@ def sparkline(values: Floats, pointed: float, chance: float) -> str:
 
     ticks = "".join(f"M{place} 5v9" for place in sorted({at(value) for value in seen}))
     dashes = f'<path class="chance" d="M{at(chance)} 3v12"/>' if low <= chance < high else ""
+    tall = f'<path class="rival" d="M{at(rival)} 2v12.5"/>' if np.isfinite(rival) else ""
     pointer = f'<path class="me" d="M{at(pointed)} 14V5"/><path class="tip" d="M{at(pointed)} 6l-3-5h6z"/>'
     return (
         '<svg class="spark" width="100" height="16" viewBox="0 0 100 16" aria-hidden="true">'
-        f'<path class="axis" d="M2 14.5h96"/><path class="ticks" d="{ticks}"/>{dashes}{pointer}</svg>'
+        f'<path class="axis" d="M2 14.5h96"/><path class="ticks" d="{ticks}"/>{dashes}{tall}{pointer}</svg>'
+    )
+
+
+def strip(value: float, low: float, high: float, *, chance: float, others: Sequence[float]) -> str:
+    """A share with its interval on a line from 0 to 1, baselines as tall lines, chance dashed; its numbers stand by."""
+
+    def at(share: float) -> str:
+        return f"{3 + 94 * min(max(share, 0.0), 1.0):.1f}"
+
+    dashes = f'<path class="chance" d="M{at(chance)} 2v14"/>' if np.isfinite(chance) else ""
+    lines = "".join(f"M{at(other)} 3v12" for other in others if np.isfinite(other))
+    bar = f'<path class="reach" d="M{at(low)} 9H{at(high)}"/>' if np.isfinite([low, high]).all() else ""
+    return (
+        '<svg class="strip" width="100" height="18" viewBox="0 0 100 18" aria-hidden="true">'
+        f'<path class="axis" d="M3 9h94"/>{dashes}<path class="rival" d="{lines}"/>{bar}'
+        f'<circle class="dot" cx="{at(value)}" cy="9" r="3.2"/></svg>'
     )
 
 

@@ -30,6 +30,17 @@ def interval(low: float, high: float, unit: Unit) -> str:
     return f"{number(low, unit)} to {number(high, unit)}"
 
 
+def signed(value: float, unit: Unit) -> str:
+    """A difference with its sign: +.310, −.120."""
+    text = number(value, unit)
+    return f"+{text}" if value > 0 and text[0] != "<" else text
+
+
+def probability(value: float) -> str:
+    """Of a test; what is below a thousandth is no longer told apart."""
+    return "<.001" if value < 0.001 else number(value, "share")
+
+
 def count(value: int | float) -> str:
     """A whole number with its thousands set apart; what is not whole keeps one decimal."""
     if math.isnan(value):

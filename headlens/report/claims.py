@@ -1,0 +1,125 @@
+"""What evidence lets the report claim: sentences of findings, and the heads with a letter for syntax or coreference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headlens.evidence_table import ABOVE, Claim, Evidence, MetricEvidence
+from headlens.report.evidence_rows import SYNTAX, rival_words, rivals_of
+from headlens.report.numbers import number
+from headlens.report.wording import ALL, SUBJECT_VERB, family_of, is_subtype, way_of
+
+MOST_CLAIMS = 4  # sentences
+_REFERENCE = ("coref[pronoun]", "choice[all]")  # told second, after the subject and its verb
+_TOLD = ("coref[all]", "coref[proper]", "coref[nominal]", *_REFERENCE)  # groups within these are not told again
+Found = TypeVar("Found", MetricEvidence, Claim)
+
+_NAMED = 3  # ways of attending that are named when a cell of the head map is pointed at
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a head is found to attend to, on the head map: a letter, and words with numbers for its hover."""
+
+    letter: str
+    trait: str
+    colour: str  # class of the style sheet
+    gloss: str  # what it takes, for the legend
+    words: str
+    is_firm: bool
+
+
+@dataclass(frozen=True)
+class _Kind:
+    letter: str
+    trait: str
+    colour: str
+    families: tuple[str, ...]
+    gloss: str = "above every baseline and its own position profile, and no accident among all tests"
+
+
+# More specific first: coreference is about entities, syntax about a word and its neighbours
+KINDS = (
+    _Kind("R", "coreference", "t-coreference", ("coref", "choice")),
+    _Kind("Y", "syntax", "t-syntax", SYNTAX),
+)
+
+
+def told(evidence: Evidence) -> list[MetricEvidence]:
+    """At most four rows that are above every baseline: subject and verb, pronouns, then those that gain most."""
+    relations = [row for row in evidence.relations if family_of(row.metric) in SYNTAX and not is_subtype(row.relation)]
+    others = [row for row in evidence.metrics if row.metric in _TOLD]
+    rows: list[MetricEvidence] = [row for row in (*relations, *others) if row.verdict == ABOVE]
+    if any(row.relation == SUBJECT_VERB for row in rows):
+        rows = [row for row in rows if row.relation != "nsubj"]  # nearly the same decisions
+    return sorted(rows, key=_rank)[:MOST_CLAIMS]
+
+
+def sentence(row: MetricEvidence) -> str:
+    """All of a sentence but for the head, which stands before it."""
+    rivals = [
+        f"{rival_words(name).phrase} {_short(row.baselines[name].held_out)}"
+        for name in rivals_of([row])
+        if row.baselines[name].held_out >= 0
+    ]
+    beside = f"; {', '.join(rivals)}" if rivals else f" (chance {_short(row.chance)})"
+    reach = f"[{_short(row.low)}, {_short(row.high)}]"
+    return f" attends {way_of(row.metric).sentence}: {_short(row.held_out)} held out {reach}{beside}."
+
+
+def letters(evidence: Evidence) -> dict[tuple[int, int], list[Held]]:
+    """By (layer, head): what is held of it, firm where the head was confirmed on documents that did not choose it."""
+    claims = evidence.claims()
+    rows: list[MetricEvidence] = [row for row in (*evidence.relations, *evidence.metrics) if row.verdict == ABOVE]
+    found: dict[tuple[int, int], list[Held]] = {}
+    for kind in KINDS:
+        firm = _by_head(row for row in rows if family_of(row.metric) in kind.families)
+        tentative = _by_head(claim for claim in claims if family_of(claim.metric) in kind.families)
+        for place in sorted({*firm, *tentative}):
+            words = {row.metric: _held_out(row) for row in firm.get(place, [])}
+            for claim in _by_excess(tentative.get(place, [])):
+                words.setdefault(claim.metric, _on_all(claim))
+            held = Held(kind.letter, kind.trait, kind.colour, kind.gloss, _words(kind, words), place in firm)
+            found.setdefault(place, []).append(held)
+    return found
+
+
+def _rank(row: MetricEvidence) -> tuple[int, float]:
+    first = 0 if row.relation == SUBJECT_VERB else 1 if row.metric in _REFERENCE else 3 if row.relation == ALL else 2
+    return first, -_gain(row)
+
+
+def _gain(row: MetricEvidence) -> float:
+    return row.baselines[row.strongest].difference if row.strongest else row.held_out - row.chance
+
+
+def _by_head(found: Iterable[Found]) -> dict[tuple[int, int], list[Found]]:
+    by_head: dict[tuple[int, int], list[Found]] = {}
+    for one in found:
+        by_head.setdefault((one.layer, one.head), []).append(one)
+    return by_head
+
+
+def _by_excess(claims: Iterable[Claim]) -> list[Claim]:
+    return sorted(claims, key=lambda claim: -(claim.value - (claim.baseline if claim.baseline >= 0 else 0)))
+
+
+def _held_out(row: MetricEvidence) -> str:
+    return f"{way_of(row.metric).sentence} {number(row.held_out, 'share')} held out"
+
+
+def _on_all(claim: Claim) -> str:
+    baseline = f" (best baseline {number(claim.baseline, 'share')})" if claim.baseline >= 0 else ""
+    return f"{way_of(claim.metric).sentence} {number(claim.value, 'share')}{baseline}"
+
+
+def _words(kind: _Kind, found: dict[str, str]) -> str:
+    named = list(found.values())[:_NAMED]
+    more = f" and {len(found) - len(named)} more" if len(found) > len(named) else ""
+    return f"{kind.trait}: {'; '.join(named)}{more}"
+
+
+def _short(value: float) -> str:
+    return number(value, "share", digits=2)
