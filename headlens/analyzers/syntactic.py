@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
@@ -24,10 +24,7 @@ MASSES = {
 }
 
 
-class _Alike(Protocol):
-    """Share [decision, head] of the words that choose like the one that a decision is about."""
-
-    def __call__(self, choice: Tensor, batch: Batch, *, by_column: bool) -> Tensor: ...
+_Alike = Callable[..., Tensor]  # share [decision, head] of the words that choose like the one that is asked
 
 
 class Syntax(DecisionAnalyzer):
