@@ -160,12 +160,20 @@ def _without_cache(model: nn.Module) -> dict[str, bool]:
 def _refuse_nan(layers: Sequence[dict[tuple[str, str], Tensor]], batch: Batch) -> None:
     for layer, sums in enumerate(layers):
         for value in sums.values():
-            if not value.isfinite().all():
-                row = int((~value.flatten(1).isfinite()).any(dim=1).nonzero()[0])
+            broken = ~value.flatten(1).isfinite().all(dim=1)
+            if broken.any():
                 raise CaptureError(
-                    f"Layer {layer} gave NaN or infinite attention on document {int(batch.document[row])} (0-based); "
+                    f"Layer {layer} gave NaN or infinite attention on {_whose(broken, batch)} (0-based); "
                     f"the weights may be damaged, or a narrow dtype such as float16 may overflow."
                 )
+
+
+def _whose(broken: Tensor, batch: Batch) -> str:
+    """The document of the first broken row; sums that are kept for a whole batch do not tell it."""
+    documents = batch.document.tolist()
+    if len(broken) == len(documents):
+        return f"document {documents[int(broken.nonzero()[0])]}"
+    return f"one of the documents {min(documents)} to {max(documents)}"
 
 
 def _stacked(layers: list[dict[tuple[str, str], Tensor]], analyzers: Sequence[Scorer]) -> dict[str, dict[str, Tensor]]:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from headlens import rivals
 from headlens.analyzers import DecisionAnalyzer, Phrases, Shortlisted, Syntax, WordAnalyzer
-from headlens.documents import Document
+from headlens.documents import Document, Sentence
 from headlens.encode import EncodedWords, encode_words
 from headlens.evidence import Rival
 from headlens.gold.arcs import syntax_arcs
@@ -35,6 +35,8 @@ class Reading:
     analyzers: tuple[WordAnalyzer, ...]
     rivals: Mapping[str, MakeRivals]  # by name of the analyzer
     counts: Mapping[str, int] = field(default_factory=dict)  # what was left out, and why
+    sentences: Sequence[Sentence] = ()  # by input, where each is one sentence
+    scored: Mapping[int, ScoredInput] = field(default_factory=dict)  # by input, for those that the model reads
 
     @property
     def decisions(self) -> tuple[DecisionAnalyzer, ...]:
@@ -81,7 +83,7 @@ def read_sentences(
         if len(choices):
             analyzers.append(Shortlisted("choice", choices, _longest(scored)))
             made["choice"] = lambda fold_of, folds: rivals.of_shortlists(choices, fold_of, folds)
-    return Reading(encoded, document_of, tuple(analyzers), made, counts)
+    return Reading(encoded, document_of, tuple(analyzers), made, counts, sentences, scored)
 
 
 def read_chunks(

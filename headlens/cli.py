@@ -107,6 +107,13 @@ def _profile(
     device: Device = "cpu",
     revision: Revision = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the resampling behind the intervals.")] = 0,
+    controls: Annotated[
+        int, typer.Option(min=0, help="Also score N copies with random weights; of annotated corpora.")
+    ] = 0,
+    ensembles: Annotated[
+        bool, typer.Option("--ensembles", help="Also put up to four heads together, relation by relation.")
+    ] = False,
+    probe: Annotated[bool, typer.Option("--probe", help="Also fit a dependency probe to the attention.")] = False,
     exact: Annotated[bool, typer.Option("--exact", help="Run the model file's own eager attention (slower).")] = False,
 ) -> None:
     """Score every head of MODEL on a corpus and write a report.
@@ -142,6 +149,9 @@ def _profile(
                 batch_tokens=batch_tokens,
                 seed=seed,
                 way="exact" if exact else "fast",
+                controls=controls,
+                ensembles=ensembles,
+                probe=probe,
                 progress=progress,
             )
             result.provenance["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
@@ -206,11 +216,12 @@ def _show(
             parser=parser,
             revision=revision,
         )
+        found = describe(corpus)
         splits = {name: _splits(name, corpus) for name in dict.fromkeys(models or ())}
         if as_json:
-            typer.echo(json.dumps({**describe(corpus).to_dict(), "tokenizers": splits}, indent=2, ensure_ascii=False))
+            typer.echo(json.dumps({**found.to_dict(), "tokenizers": splits}, indent=2, ensure_ascii=False))
         else:
-            _print_corpus(describe(corpus), splits)
+            _print_corpus(found, splits)
 
 
 def _splits(name: str, documents: Iterable[Document]) -> dict[str, int]:
@@ -273,7 +284,7 @@ def _corpus_rows(found: Description) -> Iterator[tuple[str, str]]:
         yield "sentences", f"{found.sentences:,}"
         yield "of a single word", f"{found.single_word_sentences:,}"
         yield "words", f"{found.words:,}"
-        yield "characters that several words share, stretches of", f"{found.shared_spans:,}"
+        yield "stretches of text that several words share", f"{found.shared_spans:,}"
         yield "longest document, in words", f"{found.longest_document:,}"
         yield "longest sentence, in words", f"{found.longest_sentence:,}"
     if coreference := found.coreference:

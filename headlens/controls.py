@@ -128,8 +128,8 @@ def _pooled_scores(tally: Tally) -> dict[str, Floats]:
     for analyzer in tally.analyzers:
         totals = {key: value.double().sum(dim=0).cpu() for key, value in tally.model[analyzer.name].sums.items()}
         support = analyzer.support(totals)
-        if max(float(rows.max()) for rows in support.values()) > 0:
-            found |= {name: value.numpy() for name, value in analyzer.score(totals).items()}
+        scores = analyzer.score(totals)
+        found |= {name: value.numpy() for name, value in scores.items() if support[name].max() > 0}
     return found
 
 
@@ -140,7 +140,7 @@ def _check_alike(fresh: PreTrainedModel, model: PreTrainedModel) -> None:
     if unlike:
         raise UnsupportedModel(
             f"A new {type(model).__name__} of the same config differs in {len(unlike)} of {len(wanted)} weights, e.g. "
-            f"{unlike[0]}, so there is no control with random weights; use the model before it was changed or quantised."
+            f"{unlike[0]}, so there is no control with random weights; use the model as it was before."
         )
 
 

@@ -255,7 +255,7 @@ def _block(layers: Sequence[WordAttention], arcs: Arcs, plan: _Plan, row: Ints, 
     if not mask.gather(1, target[:, None]).all():
         raise CaptureError(f"{plan.metric}: the decisions were made for another kind of attention: causal and not.")
     order = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(mask.sum(dim=1).max())]
-    values = torch.cat([found for found in _of_heads(layers, plan, place, word, is_column=is_column)], dim=1)
+    values = torch.cat(list(_of_heads(layers, plan, place, word, is_column=is_column)), dim=1)
     values = values.masked_fill(~mask[:, None], -1.0)
     packed = values.gather(2, order[:, None].expand(-1, values.shape[1], -1))
     answer = mask.long().cumsum(dim=1).gather(1, target[:, None])[:, 0] - 1
@@ -331,13 +331,11 @@ def _right(plan: _Plan, blocks: Sequence[_Block], chosen: Sequence[int], others:
 def _interval(gained: NDArray[np.float64], fold: Ints, seed: int) -> tuple[float, float]:
     by_fold = np.bincount(fold, weights=gained)
     weights = bootstrap_weights(by_fold.size, seed=seed)
-    low, high = percentile_interval((weights @ by_fold) / (weights @ np.bincount(fold)))
-    return float(low), float(high)
+    low, high = percentile_interval((weights @ by_fold / (weights @ np.bincount(fold)))[:, None])
+    return float(low[0]), float(high[0])
 
 
-def _check(
-    arcs: Arcs, fold_of: Ints, correct: NDArray[np.floating[Any]], limits: dict[str, int]
-) -> None:
+def _check(arcs: Arcs, fold_of: Ints, correct: NDArray[np.floating[Any]], limits: dict[str, int]) -> None:
     for name, limit in limits.items():
         if limit < 1:
             raise OutputError(f"Ensembles: {name} must be at least 1, got {limit}.")

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from headlens.encode import check_vocabulary, encode, max_length_of
 from headlens.errors import CaptureError, CorpusError, OutputError, UnsupportedModel
 from headlens.evidence_table import Evidence
 from headlens.files import Write, write_together
+from headlens.further import Further, analyze_further
 from headlens.models import LoadedModel, facts_of, head_counts, load_model, network_of
 from headlens.passes import read_text, read_words
 from headlens.provenance import (
@@ -40,6 +41,7 @@ from headlens.selfcheck import check_model
 PROFILE_SCHEMA = "headlens.profile/1"
 EVIDENCE_FILES = ("evidence.csv", "tests.parquet")
 BATCH_TOKENS = 4096
+NOT_ANNOTATED = "The corpus has no annotated words, so there are no controls, ensembles or probe."
 
 CorpusLike: TypeAlias = str | os.PathLike[str] | Corpus | Document | Iterable[str | os.PathLike[str] | Document] | None
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
@@ -141,6 +143,9 @@ def profile(
     batch_tokens: int = BATCH_TOKENS,
     seed: int = 0,
     way: Way = "fast",
+    controls: int = 0,
+    ensembles: bool = False,
+    probe: bool = False,
     progress: Progress | None = None,
 ) -> Profile:
     """Score every attention head of a model on a corpus.
@@ -169,6 +174,9 @@ def profile(
         Of the bootstrap.
     way
         "fast" or "exact"; see `capture`.
+    controls, ensembles, probe
+        Of annotated corpora, each at the price of further passes: the best heads of so many copies of the model with
+        random weights; greedy ensembles of up to four heads; a dependency probe made of nothing but attention.
 
     Raises
     ------
@@ -195,6 +203,7 @@ def profile(
         batch_tokens=batch_tokens,
         seed=seed,
         way=way,
+        further=Further(controls, ensembles, probe),
     )
     found = (_score_words if is_annotated(read) else _score_text)(request, read, loaded.name, clock, report)
     provenance = {
@@ -210,6 +219,7 @@ def profile(
             "seconds": clock.laps,
         },
         "selfcheck": check.to_dict(),
+        **found.further,
         "notes": [*notes_on_corpus(read), *found.notes, *notes_on_model(loaded)],
     }
     return Profile(found.scores, provenance, found.evidence)
@@ -226,6 +236,7 @@ class _Request:
     batch_tokens: int
     seed: int
     way: Way
+    further: Further
 
 
 @dataclass(frozen=True)
@@ -235,6 +246,7 @@ class _Found:
     folds: int
     corpus: dict[str, Any]
     notes: list[str]
+    further: dict[str, Any] = field(default_factory=dict)
 
 
 def _score_text(request: _Request, corpus: Corpus, name: str, clock: _Clock, report: Progress) -> _Found:
@@ -245,7 +257,8 @@ def _score_text(request: _Request, corpus: Corpus, name: str, clock: _Clock, rep
     clock.lap("pass")
     scores = tally.scores(seed=request.seed)
     clock.lap("statistics")
-    return _Found(scores, None, tally.folds, text_facts(encoded), notes_on_text(encoded))
+    notes = notes_on_text(encoded) + ([NOT_ANNOTATED] if request.further else [])
+    return _Found(scores, None, tally.folds, text_facts(encoded), notes)
 
 
 def _score_words(request: _Request, corpus: Corpus, name: str, clock: _Clock, report: Progress) -> _Found:
@@ -274,7 +287,18 @@ def _score_words(request: _Request, corpus: Corpus, name: str, clock: _Clock, re
     report("weighing the evidence", 0, 1)
     evidence = passes.evidence(is_causal=request.is_causal, seed=request.seed)
     clock.lap("statistics")
-    return _Found(scores, evidence, passes.folds, word_facts(corpus, readings), notes_on_words(corpus, readings))
+    found, notes = analyze_further(
+        request.network,
+        passes,
+        request.further,
+        way=request.way,
+        seed=request.seed,
+        say=lambda what: report(what, 0, 1),
+    )
+    if request.further:
+        clock.lap("further")
+    notes = [*notes_on_words(corpus, readings), *notes]
+    return _Found(scores, evidence, passes.folds, word_facts(corpus, readings), notes, found)
 
 
 def _counter(report: Progress, tokens: int) -> Callable[[int], None]:

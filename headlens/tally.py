@@ -71,6 +71,16 @@ class Tally:
             self.model[name].add(model[name], fold)
             self.uniform[name].add(uniform[name], fold)
 
+    @classmethod
+    def joined(cls, tallies: Sequence[Tally]) -> Tally:
+        """Analyzers of several passes over the same documents as if they were of one."""
+        joined = cls([analyzer for tally in tallies for analyzer in tally.analyzers], tallies[0].folds)
+        for tally in tallies:
+            joined.inputs += tally.inputs
+            joined.model |= tally.model
+            joined.uniform |= tally.uniform
+        return joined
+
     def scores(self, *, seed: int = 0) -> ScoreTable:
         """All scores, pooled and macro, with 95% intervals over documents and chance levels.
 

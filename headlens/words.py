@@ -153,6 +153,7 @@ def _by_characters(
     inputs: Sequence[WordInput], tokenizer: PreTrainedTokenizerBase, apart: LookAlikes
 ) -> Iterator[Aligned]:
     called = call(tokenizer, [encodable(item.text, item.id) for item in inputs], return_offsets_mapping=True)
+    _check_spelling(inputs, tokenizer)
     for number, item in enumerate(inputs):
         offsets = np.array(called["offset_mapping"][number], np.int64).reshape(-1, 2)
         ids, offsets = apart.with_places(_ids(called, number), offsets)
@@ -192,6 +193,28 @@ def _first_on_same_characters(spans: Sequence[Span]) -> list[int]:
     for word, span in enumerate(spans):
         leaders.append(leaders[-1] if word and span == spans[word - 1] else word)
     return leaders
+
+
+def _check_spelling(inputs: Sequence[WordInput], tokenizer: PreTrainedTokenizerBase) -> None:
+    backend, spelled = tokenizer.backend_tokenizer, set[str]()
+    # only these leave out what they cannot spell, and all offsets behind it are short by as much
+    if type(backend.model).__name__ != "BPE" or backend.model.unk_token is not None:
+        return
+    for item in inputs:
+        text = item.text if backend.normalizer is None else backend.normalizer.normalize_str(item.text)
+        whole = [(text, (0, len(text)))]
+        for piece, (start, stop) in backend.pre_tokenizer.pre_tokenize_str(text) if backend.pre_tokenizer else whole:
+            if piece not in spelled and not _is_spelled(piece, backend.model):
+                raise UnsupportedModel(
+                    f"{item.id}: {type(tokenizer).__name__} makes no token of a part of {text[start:stop]!r}, and "
+                    "loses count of the characters after it; use a tokenizer that has a token for the unknown."
+                )
+            spelled.add(piece)
+
+
+def _is_spelled(piece: str, model: Any) -> bool:
+    tokens = model.tokenize(piece) if piece else []
+    return (tokens[-1].offsets[1] if tokens else 0) == len(piece.encode())
 
 
 def _check_order(item: WordInput, ids: Ids, offsets: Ints, tokenizer: PreTrainedTokenizerBase) -> None:

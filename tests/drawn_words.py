@@ -67,14 +67,15 @@ def tokens_of(
         for word in {int(cell) for cell in drawn if cell.isdigit()}:
             first = drawn.index(str(word))
             ranges[row, word] = torch.tensor([first, first + drawn.count(str(word))])
-    ids = torch.where(real, torch.arange(real.shape[1]) + 5, 0)
-    numbers = list(range(len(rows)))
+    numbers = list(inputs or range(len(rows)))
+    place = real.long().cumsum(dim=1)  # an input has the same ids however it is padded
+    ids = torch.where(real, 5 + (7 * place + place**2 + 13 * torch.tensor(numbers)[:, None]) % 90, 0)
     return Batch(
         ids,
         real,
         special,
-        torch.tensor(documents if documents is not None else inputs or numbers),
-        input_index=torch.tensor(inputs or numbers),
+        torch.tensor(documents or numbers),
+        input_index=torch.tensor(numbers),
         words=ranges,
     )
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headlens.corpora import describe_files, read_corpus, read_text, sample_path, texts
+from headlens.corpora import CORPORA, Corpus, describe_files, read_corpus, read_text, sample_path, texts
+from headlens.corpora import kinds as kinds_of_corpora
+from headlens.documents import Document
 from headlens.errors import CorpusError
 
 
@@ -159,6 +161,175 @@ def test_nothing_is_read_beyond_the_limit_but_every_file_is_looked_up(two, tmp_p
 def test_a_limit_below_one_is_refused(two, limit):
     with pytest.raises(CorpusError, match=f"at least 1 .*; got {limit}"):
         read_corpus(two, limit=limit)
+
+
+def test_a_corpus_is_a_sequence_of_documents(two):
+    corpus = read_corpus(two)
+    assert len(corpus) == 4
+    assert corpus[0].text == "one"
+    assert corpus[-1].text == "four"
+    assert [document.text for document in corpus[1:3]] == ["two", "three"]
+    assert corpus[2] in corpus
+    assert list(corpus) == list(corpus.documents)
+    assert repr(corpus) == "<Corpus of 4 documents from b.txt, a.txt>"
+
+
+def test_documents_by_themselves_are_a_corpus_of_unknown_origin():
+    corpus = Corpus(texts(["one", "two"]))
+    assert (len(corpus), corpus.sources, corpus.skipped, corpus.notes, corpus.unit_of_documents) == (2, (), 0, (), "")
+    assert repr(corpus) == "<Corpus of 2 documents from memory>"
+
+
+def test_a_corpus_names_its_files(two):
+    assert read_corpus([two[0], f"text:{two[1]}"], limit=1).sources == [
+        {"kind": "text", **entry} for entry in describe_files(two)
+    ]
+
+
+BARE = "\t_" * 8
+SENTENCE = f"1\tDogs{BARE}\n2\tbark{BARE}\n\n"
+
+
+@pytest.fixture
+def treebanks(tmp_path: Path) -> dict[str, Path]:
+    """By what they mark: no documents, documents, and mentions."""
+    contents = {
+        "plain": SENTENCE * 2,
+        "named": f"# newdoc id = a\n{SENTENCE * 2}# newdoc id = b\n{SENTENCE}",
+        "gum": f"# newdoc id = a\n# global.Entity = GRP\n{SENTENCE}",
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.conllu").write_text(content)
+    return {name: tmp_path / f"{name}.conllu" for name in contents}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "texts"),
+    [
+        ("plain", "sentence", ["Dogs bark"] * 2),
+        ("named", "document", ["Dogs bark Dogs bark", "Dogs bark"]),
+        ("gum", "document", ["Dogs bark"]),
+    ],
+)
+def test_a_corpus_says_what_its_documents_are(treebanks, name, unit, texts):
+    corpus = read_corpus(treebanks[name])
+    assert [document.text for document in corpus] == texts
+    assert corpus.unit_of_documents == unit
+    assert corpus.notes == []
+
+
+@pytest.mark.parametrize("unit", ["line", "paragraph"])
+def test_the_documents_of_text_are_its_units(two, unit):
+    assert read_corpus(two, unit=unit).unit_of_documents == unit
+
+
+def test_treebanks_go_together_and_a_note_says_what_their_documents_are(treebanks):
+    corpus = read_corpus(list(treebanks.values()))
+    assert [source["kind"] for source in corpus.sources] == ["conllu", "conllu", "gum"]
+    assert [document.mentions for document in corpus] == [None] * 4 + [()]
+    assert corpus.unit_of_documents == "mixed"
+    assert corpus.notes == [
+        "What counts as a document: in plain.conllu a sentence.",
+        "What counts as a document: in named.conllu, gum.conllu a document.",
+    ]
+
+
+def test_a_file_that_the_limit_leaves_unread_has_no_unit(treebanks):
+    corpus = read_corpus([treebanks["plain"], treebanks["named"]], limit=2)
+    assert (corpus.unit_of_documents, corpus.notes) == ("sentence", [])
+    assert [source["name"] for source in corpus.sources] == ["plain.conllu", "named.conllu"]
+
+
+@pytest.mark.parametrize("kinds", [("conllu", "text"), ("text", "parse"), ("gum", "litbank"), ("gap", "data")])
+def test_corpora_of_different_things_are_refused(two, kinds):
+    specs = [f"{kind}:{path}" for kind, path in zip(kinds, two, strict=True)]
+    with pytest.raises(CorpusError) as refused:
+        read_corpus(specs)
+    first, second = (CORPORA[kind].holds for kind in kinds)
+    assert str(refused.value) == (
+        f"{two[0]} holds {first} ({kinds[0]}) and {two[1]} {second} ({kinds[1]}), which do not go together; "
+        "read them one by one."
+    )
+
+
+def test_what_is_bad_is_refused_or_skipped_and_counted(tmp_path):
+    path = tmp_path / "bad.conllu"
+    path.write_text(SENTENCE + "1\tx\n\n" * 7 + SENTENCE)
+    with pytest.raises(CorpusError, match="line 4: expected 10 columns"):
+        read_corpus(path)
+    corpus = read_corpus(path, skip_bad=True)
+    assert len(corpus) == 2
+    assert corpus.skipped == 7
+    assert [int(re.search(r"line (\d+)", example)[1]) for example in corpus.skipped_examples] == [4, 6, 8, 10, 12]
+
+
+def test_lines_of_text_that_are_bad_are_skipped_too(file):
+    file.write_bytes(b"fine\n\xff\nalso fine\n")
+    corpus = read_corpus(file, skip_bad=True)
+    assert ([document.text for document in corpus], corpus.skipped) == (["fine", "also fine"], 1)
+
+
+def test_a_corpus_with_nothing_good_is_refused(tmp_path):
+    (tmp_path / "bad.conllu").write_text("1\tx\n\n")
+    with pytest.raises(CorpusError, match="no sentence in it can be read"):
+        read_corpus(f"conllu:{tmp_path / 'bad.conllu'}", skip_bad=True)
+
+
+def test_columns_of_a_table_are_named(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"a": ["Dogs", "bark"], "b": [2, 0]}\n{"a": ["So"], "b": [0]}\n')
+    corpus = read_corpus(f"data:{path}", columns={"words": "a", "heads": "b"})
+    assert [document.sentences[0].heads for document in corpus] == [(1, -1), (-1,)]
+    assert corpus.unit_of_documents == "sentence"
+
+
+def test_rows_of_a_table_of_texts_are_documents(tmp_path):
+    (tmp_path / "t.csv").write_text("text,label\nOne day.,1\nTwo days.,0\n")
+    assert read_corpus(f"data:{tmp_path / 't.csv'}").unit_of_documents == "row"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"columns": {"words": "a"}}, r"Only tables \(data, hub\) have columns to name; this is text\."),
+        ({"revision": "main"}, r"Only data sets of the hub have a revision; this is text\."),
+    ],
+)
+def test_options_that_no_corpus_takes_are_refused(two, options, message):
+    with pytest.raises(CorpusError, match=message):
+        read_corpus(two, **options)
+
+
+def test_items_of_pronoun_sets_are_documents(tmp_path):
+    path = tmp_path / "pro_stereotyped_type1.txt"
+    path.write_text("1 [The nurse] met the chief because [he] hid.\n2 The nurse met [the chief] because [she] hid.\n")
+    corpus = read_corpus(path)
+    assert (len(corpus), corpus.unit_of_documents, corpus.sources[0]["kind"]) == (2, "item", "winobias")
+
+
+def test_a_data_set_of_the_hub_is_named_by_its_revision(monkeypatch):
+    asked = {}
+
+    def read_hub(spec, **options):
+        asked[spec] = options
+        return iter(texts(["one", "two"])), {"name": "o/n", "config": None, "split": "test", "revision": "abc"}
+
+    monkeypatch.setattr(kinds_of_corpora, "read_hub", read_hub)
+    corpus = read_corpus("hub:o/n", limit=1, revision="main", columns={"text": "t"})
+    assert [document.text for document in corpus] == ["one"]
+    assert corpus.sources == [{"kind": "hub", "name": "o/n", "config": None, "split": "test", "revision": "abc"}]
+    assert asked == {"o/n": {"columns": {"text": "t"}, "revision": "main", "limit": 1, "on_bad": None}}
+
+
+def test_parsed_text_is_noted_as_such(two, monkeypatch):
+    def read_parsed(path, *, unit, parser, on_bad):
+        return iter([Document(f"{unit} by {parser}")])
+
+    monkeypatch.setattr(kinds_of_corpora, "read_parsed", read_parsed)
+    monkeypatch.setattr("headlens.corpora.silver_note", lambda parser: f"a note on {parser}")
+    corpus = read_corpus([f"parse:{path}" for path in two], unit="paragraph", parser="p")
+    assert [document.text for document in corpus] == ["paragraph by p"] * 2
+    assert (corpus.notes, corpus.unit_of_documents) == (["a note on p"], "paragraph")
 
 
 def test_strings_are_numbered_documents():

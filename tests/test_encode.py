@@ -10,8 +10,19 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokeniz
 from transformers.tokenization_python import PreTrainedTokenizer
 
 from headlens.documents import Document
-from headlens.encode import DEFAULT_MAX_LENGTH, Encoded, encode, encode_texts, max_length_of, token_strings
+from headlens.encode import (
+    DEFAULT_MAX_LENGTH,
+    Encoded,
+    EncodedWords,
+    check_vocabulary,
+    encode,
+    encode_texts,
+    encode_words,
+    max_length_of,
+    token_strings,
+)
 from headlens.errors import CorpusError, UnsupportedModel
+from headlens.words import WordInput
 
 TRAINING = [
     "The cat sat on the mat. It was warm, very warm, and the cat slept.",
@@ -537,3 +548,149 @@ def test_token_strings_keep_the_space_in_front_of_a_word():
     tokenizer = byte_level()
     assert token_strings(tokenizer, tokenizer("cat the。")["input_ids"])[-2:] == [" the", "。"]
     assert token_strings(unigram(), torch.tensor([1, unigram().convert_tokens_to_ids("▁b")])) == ["</s>", " b"]
+
+
+# ---------------------------------------------------------------------------------------------------- annotated words
+
+
+def of_words(*words: str, document: int = 0) -> WordInput:
+    """Words with a space between any two."""
+    text, spans = " ".join(words), []
+    for word in words:
+        start = spans[-1][1] + 1 if spans else 0
+        spans.append((start, start + len(word)))
+    return WordInput(words, text, tuple(spans), document, f"file:{document}")
+
+
+def framed_words() -> PreTrainedTokenizerFast:
+    """Letters are "##" pieces; two special tokens in front of a text and one after it."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "##a", "##b", ".", "。"]
+    backend = Tokenizer(models.WordPiece({piece: token for token, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] [CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def test_words_know_their_tokens_behind_the_special_ones():
+    inputs = [
+        of_words("aba", "\u200b", "b", ".", document=7),
+        of_words("a", document=7),
+        of_words("b", "bb", document=2),
+    ]
+    encoded = encode_words(inputs, framed_words(), max_length=16)
+    (batch,) = encoded.batches
+    assert batch.input_ids.tolist() == [[2, 2, 5, 5, 7, 3, 0, 0], [2, 2, 4, 7, 6, 5, 8, 3]]
+    assert batch.words.tolist() == [[[2, 3], [3, 5], [0, 0], [0, 0]], [[2, 5], [0, 0], [5, 6], [6, 7]]]
+    assert batch.words.dtype == batch.input_index.dtype == batch.document.dtype == torch.int64
+    assert batch.input_index.tolist() == [2, 0]
+    assert batch.document.tolist() == [2, 7]
+    assert batch.rows.tolist() == [[False] * 2 + [True] * 3 + [False] * 3, [False] * 2 + [True] * 5 + [False]]
+    assert batch.token_classes["full_stop"].nonzero().tolist() == [[1, 6]]
+    assert {index: known.tolist() for index, known in encoded.present.items()} == {
+        0: [True, False, True, True],
+        2: [True, True],
+    }
+
+
+def test_what_is_left_out_is_counted_and_the_rest_is_whole():
+    inputs = [
+        of_words("a"),
+        of_words("\u200b", "\u200d"),
+        of_words("aaa", "x", "b", document=1),
+        of_words("aaa", "aab", document=1),
+        of_words("ab", "b", "a", "\u200b", document=3),
+        of_words("b", "a", document=1),
+    ]
+    encoded = encode_words(inputs, framed_words(), max_length=8)  # room for five
+    assert (encoded.inputs, encoded.single_word, encoded.empty, encoded.too_long) == (3, 1, 1, 1)
+    assert set(encoded.present) == {2, 4, 5}
+    assert encoded.documents == 2
+    assert (encoded.words, encoded.words_without_token, encoded.split_words) == (9, 1, 2)
+    assert (encoded.scored_tokens, encoded.unknown) == (5 + 4 + 2, 1)
+    assert encoded.tokens == 11 + 3 * 3
+    assert encoded.max_length == 8
+
+
+def test_an_input_of_exactly_max_length_is_kept():
+    inputs = [of_words("ab", "bb")]
+    assert encode_words(inputs, framed_words(), max_length=7).inputs == 1
+    with pytest.raises(CorpusError, match="1 are longer than 6 tokens"):
+        encode_words(inputs, framed_words(), max_length=6)
+
+
+def test_batches_of_words_are_filled_as_those_of_texts(tokenizer):
+    inputs = [of_words(*text.split()[: 2 + number % 5]) for number, text in enumerate(TRAINING * 3)]
+    inputs = [item for item in inputs if len(item.words) > 1]
+    encoded = encode_words(inputs, tokenizer, max_length=100, batch_tokens=30)
+    whole = encode_texts([item.text for item in inputs], tokenizer, max_length=100, batch_tokens=30)
+    assert len(encoded.batches) > 2
+    for batch, expected in zip(encoded.batches, whole.batches, strict=True):
+        assert torch.equal(batch.input_ids, expected.input_ids)
+        assert torch.equal(batch.attention_mask, expected.attention_mask)
+        assert torch.equal(batch.special, expected.special)
+        assert torch.equal(batch.input_index, expected.document)
+        assert {name: member.tolist() for name, member in batch.token_classes.items()} == {
+            name: member.tolist() for name, member in expected.token_classes.items()
+        }
+        assert expected.words is expected.input_index is None
+    assert (encoded.tokens, encoded.scored_tokens) == (whole.tokens, whole.scored_tokens)
+
+
+def test_the_tokens_of_words_are_those_of_the_row(tokenizer):
+    """Every word between spaces is spelled by its own tokens, wherever the tokenizer puts special ones."""
+    inputs = [of_words("the", "cat", "sat", "on"), of_words("bird", "tree")]
+    encoded = encode_words(inputs, tokenizer, max_length=100)
+    (batch,) = encoded.batches
+    for row, index in enumerate(batch.input_index.tolist()):
+        for (start, stop), word in zip(batch.words[row].tolist(), inputs[index].words, strict=False):
+            assert tokenizer.backend_tokenizer.decode(batch.input_ids[row, start:stop].tolist()).strip() == word
+    assert batch.words[batch.input_index.tolist().index(1), 2:].tolist() == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], "None of the 0 inputs is left: 0 have a single word, 0 are longer than 8 tokens, and of 0 the tokenizer"),
+        (
+            [of_words("a"), of_words("a", "b" * 9), of_words("\u200b", "\u200b")],
+            "None of the 3 inputs is left: 1 have a single word, 1 are longer than 8 tokens, and of 1 the tokenizer",
+        ),
+    ],
+)
+def test_nothing_left_is_refused_with_the_counts(inputs, message):
+    with pytest.raises(CorpusError, match=message):
+        encode_words(inputs, framed_words(), max_length=8)
+
+
+@pytest.mark.parametrize(("max_length", "batch_tokens", "message"), [(3, 9, "at least 4; got 3"), (9, 0, "got 0")])
+def test_limits_for_words_are_those_for_texts(max_length, batch_tokens, message):
+    with pytest.raises(CorpusError, match=message):
+        encode_words([of_words("a", "b")], framed_words(), max_length=max_length, batch_tokens=batch_tokens)
+
+
+def test_words_without_a_text_of_their_own_are_framed_all_the_same():
+    """A tokenizer that gets words does not look at the text."""
+    item = WordInput(("a", "b"), "", ((0, 0), (0, 0)), 0)
+    assert only_batch(encode_words([item], framed_words(), max_length=9)).input_ids.tolist() == [[2, 2, 4, 5, 3]]
+
+
+def test_words_leave_the_tokenizer_as_it_was(tokenizer):
+    tokenizer.backend_tokenizer.enable_truncation(max_length=3)
+    tokenizer.backend_tokenizer.enable_padding(length=6, pad_id=1, pad_token="?")
+    before = state_of(tokenizer)
+    encoded = encode_words([of_words("the", "cat", "sat", "here")], tokenizer, max_length=50)
+    assert encoded.present[0].all()
+    assert state_of(tokenizer) == before
+
+
+def test_the_vocabulary_of_encoded_words_is_checked():
+    encoded = encode_words([of_words("a", "b")], framed_words(), max_length=9)
+    assert isinstance(encoded, EncodedWords)
+    model = AutoModel.from_config(AutoConfig.for_model("bert", **TINY | {"vocab_size": 5}))
+    with pytest.raises(UnsupportedModel, match="gives the token id 5, the model knows 5 tokens"):
+        check_vocabulary(encoded, model, "tiny")

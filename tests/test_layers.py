@@ -49,6 +49,7 @@ ORDER = [
     "ensembles",
     "controls",
     "passes",
+    "further",
     "report",
     "provenance",
     "profiling",

@@ -1,5 +1,6 @@
 import gzip
 import json
+import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,6 +118,12 @@ def test_a_word_that_looks_like_nothing_is_a_word(table, name):
     assert [document.sentences[0].words for document in documents] == [("NA",), ("nan", "null")]
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_text_that_looks_like_nothing_is_a_text(table, name):
+    documents = read_table(table({"text": "NA"}, {"text": "null"}, {"text": "1, 2"}, name=name))
+    assert [document.text for document in documents] == ["NA", "null", "1, 2"]
+
+
 NAMES = {
     "hub": {"tokens": "words", "upos": "upos", "lemmas": "lemmas", "head": "heads", "deprel": "relations"},
     "conllu": {"form": "words", "upos": "upos", "lemma": "lemmas", "head": "heads", "deprel": "relations"},
@@ -127,12 +134,13 @@ NAMES = {
 @pytest.mark.parametrize("names", NAMES)
 def test_columns_are_recognised_by_their_names(table, names):
     renamed = {theirs: DOG[ours] for theirs, ours in NAMES[names].items()}
-    (found,), (expected,) = read_table(table(renamed | {"xpos": ["x"] * 4, "id": "row 1"})), read_table(table(DOG))
-    assert found.sentences[0].words == expected.sentences[0].words
-    assert found.sentences[0].heads == expected.sentences[0].heads
-    assert found.sentences[0].relations == expected.sentences[0].relations
-    assert found.sentences[0].lemmas == expected.sentences[0].lemmas
-    assert found.sentences[0].upos == expected.sentences[0].upos
+    (document,) = read_table(table(renamed | {"xpos": ["x"] * 4, "id": "row 1"}))
+    (sentence,) = document.sentences
+    assert sentence.words == ("The", "dog", "barked", ".")
+    assert sentence.upos == ("DET", "NOUN", "VERB", "PUNCT")
+    assert sentence.lemmas == ("the", "dog", "bark", ".")
+    assert sentence.heads == (1, 2, ROOT, 2)
+    assert sentence.relations == ("det", "nsubj", "root", "punct")
 
 
 def test_columns_can_be_told(table):
@@ -371,6 +379,22 @@ def test_a_missing_file_is_refused_at_once(tmp_path):
         read_table(tmp_path / "no.jsonl")
 
 
+@pytest.fixture
+def logged():
+    """What datasets says to a user with its usual settings."""
+
+    class Messages(logging.Handler):
+        def emit(self, record):
+            seen.append(record.getMessage())
+
+    seen, handler, level = [], Messages(), datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity_warning()
+    logging.getLogger("datasets").addHandler(handler)
+    yield seen
+    logging.getLogger("datasets").removeHandler(handler)
+    datasets.logging.set_verbosity(level)
+
+
 BROKEN = {
     "a.jsonl": b'{"text": "x"}\n{oops\n',
     "empty.jsonl": b"",
@@ -383,12 +407,12 @@ BROKEN = {
 
 @pytest.mark.parametrize("on_bad", [None, lambda error: None])
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_file_is_one_sentence(tmp_path, capfd, name, on_bad):
+def test_a_broken_file_is_one_sentence(tmp_path, name, on_bad, logged):
     (tmp_path / name).write_bytes(BROKEN[name])
     with pytest.raises(CorpusError, match=rf"{name}: cannot be read \(.+\); check that .* a whole table\.$") as refused:
         list(read_table(tmp_path / name, on_bad=on_bad))
     assert "\n" not in str(refused.value)
-    assert capfd.readouterr() == ("", "")
+    assert logged == []
 
 
 def test_a_table_without_rows_is_refused(tmp_path):
@@ -402,13 +426,11 @@ def test_a_table_without_a_row_that_can_be_read_is_refused(table):
         list(read_table(table({"words": [""]}), on_bad=lambda error: None))
 
 
+@pytest.mark.usefixtures("logged")
 def test_how_loud_datasets_is_stays_as_it_was(table):
-    from datasets.utils import logging
-
-    level = logging.get_verbosity()
     documents = read_table(table(DOG, IT))
     next(documents)
-    assert logging.get_verbosity() == level
+    assert datasets.logging.get_verbosity() == datasets.logging.WARNING
 
 
 # ----------------------------------------------------------------------------------------------------------------- hub

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -85,7 +85,9 @@ def byte_level(*, prefix: bool = False, trim: bool = True) -> PreTrainedTokenize
 def single_bytes(**options: bool) -> PreTrainedTokenizerFast:
     """Byte-level without a merge: a token is a byte."""
     tokenizer = byte_level(**options)
-    tokenizer.backend_tokenizer.model = models.BPE(numbered(*sorted(pre_tokenizers.ByteLevel.alphabet())), [])
+    tokenizer.backend_tokenizer.model = models.BPE(
+        numbered("<|end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())), []
+    )
     return tokenizer
 
 
@@ -372,16 +374,40 @@ def test_offsets_that_are_out_of_order_or_leave_a_hole_are_refused(offsets, mess
         align([drawn("abc", "a", "bc")], tokenizer)
 
 
-def test_a_character_that_the_tokenizer_drops_is_no_silent_loss():
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (drawn("the !\x04☺", "the", "!", "\x04", "☺"), r"a part of ' !\\x04☺'"),
+        (drawn("the é", "the", "é"), "a part of ' é'"),
+    ],
+)
+def test_a_byte_without_a_token_is_no_silent_shift(item, message):
+    """Every offset behind it is wrong: "☺" would begin on the control character."""
+    tokenizer = single_bytes()
+    numbers = [letter for letter in sorted(pre_tokenizers.ByteLevel.alphabet()) if letter not in "ĄÃ"]  # 0x04 and 0xC3
+    tokenizer.backend_tokenizer.model = models.BPE(numbered("<|end|>", *numbers), [])
+    assert tokens_of(drawn("the ☺", "the", "☺"), tokenizer) == "t h e · Ġ â ĺ º"
+    with pytest.raises(
+        UnsupportedModel, match=f"file:1: TokenizersBackend makes no token of {message}, and loses count"
+    ):
+        align([item], tokenizer)
+
+
+@pytest.mark.parametrize("text", ["axb", "abx", "x"])
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFKC()])
+def test_a_letter_without_a_token_is_no_silent_loss(text, normalizer):
     backend = Tokenizer(models.BPE(numbered("a", "b"), []))
-    with pytest.raises(UnsupportedModel, match=r"no token of character 2 of the text, 'x' \(U\+0078\) in 'axxb'"):
-        align([drawn("axxb", "axx", "b")], fast(backend))
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    with pytest.raises(UnsupportedModel, match=f"makes no token of a part of '{text}'"):
+        align([drawn(text, text)], fast(backend))
 
 
 def test_a_normalizer_does_not_excuse_a_character_that_it_keeps():
-    backend = Tokenizer(models.BPE(numbered("a", "b"), []))
+    backend = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -1.0)], unk_id=0))
     backend.normalizer = normalizers.NFKC()
-    with pytest.raises(UnsupportedModel, match="no token of character 2"):
+    backend.pre_tokenizer = pre_tokenizers.Split("x", "removed")
+    with pytest.raises(UnsupportedModel, match=r"makes no token of character 2 of the text, 'x' \(U\+0078\) in 'axb'"):
         align([drawn("axb", "ax", "b")], fast(backend))
 
 
@@ -488,12 +514,15 @@ def test_the_bytes_of_a_word_spell_it(kind, pieces):
 @settings(max_examples=100, deadline=None)
 @given(words=st.lists(st.text(LETTERS, min_size=1, max_size=6), min_size=1, max_size=6))
 def test_smollm2s_tokens_of_a_word_between_spaces_spell_it(smollm2_tokenizer, words):
+    """But for the bytes that it has no token for, such as that of U+0004."""
+    pieces = [smollm2_tokenizer(word, add_special_tokens=False, split_special_tokens=True) for word in words]
+    assume([smollm2_tokenizer.decode(piece["input_ids"]) for piece in pieces] == words)
     (found,) = align([drawn(" ".join(words), *words)], smollm2_tokenizer)
     assert decoded(found, smollm2_tokenizer) == words
 
 
 def assert_ordered(found: Aligned, item: WordInput, *, shared: bool) -> None:
-    last, previous = 0, None
+    last, previous, before = 0, None, (0, 0)
     for span, (start, stop) in zip(item.spans, found.ranges.tolist(), strict=True):
         if shared and span == previous:
             assert (start, stop) == before
@@ -561,7 +590,7 @@ def test_a_treebank_word_by_word(minilm, data_folder, file):
     items = [drawn(" ".join(words), *words) for words in forms]
     for item, found in zip(items, align(items, minilm), strict=True):
         pieces = [minilm.tokenize(word) for word in item.words]
-        assert minilm.convert_ids_to_tokens(found.ids.tolist()) == sum(pieces, [])
+        assert minilm.convert_ids_to_tokens(found.ids.tolist()) == [piece for own in pieces for piece in own]
         assert np.diff(found.ranges, axis=-1)[:, 0].tolist() == [len(own) for own in pieces]
 
 

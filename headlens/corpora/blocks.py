@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from headlens.corpora.text import decoded_line, open_file, without_bom
+from headlens.corpora.text import CONTROL, decoded_line, open_file, without_bom
 from headlens.errors import CorpusError
 
 LONGEST_LINE = 1 << 20  # bytes; a longer line is no row of a table
@@ -38,7 +38,18 @@ class Block:
                     f"{self.file}, line {number}: the line has more than {LONGEST_LINE:,} bytes, "
                     "so this is no file of words, one a line; name another file."
                 )
-        return [decoded_line(self.file, number, raw) for number, raw in self.lines]
+        return self._at_once() or [decoded_line(self.file, number, raw) for number, raw in self.lines]
+
+    def _at_once(self) -> list[tuple[int, str]] | None:
+        """The lines, decoded together because that takes less time; None where one of them is bad."""
+        try:
+            text = b"".join(raw for _, raw in self.lines).decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+        text = text.replace("\r\n", "\n").removesuffix("\n")
+        if CONTROL.search(text):
+            return None
+        return [(number, line) for (number, _), line in zip(self.lines, text.split("\n"), strict=True)]
 
 
 def blocks(file: Path) -> Iterator[Block]:

@@ -171,6 +171,8 @@ def _add_brackets(rows: Rows, mentions: Mentions, before: int, entity_field: int
     """Add the brackets of a sentence that `before` words of its document precede."""
     found = list[tuple[tuple[int, int], Callable[[str, int, str], None], str, int, str]]()
     for row in rows.marked:
+        if "Entity=" not in row.misc:
+            continue
         place = rows.place(row.line)
         first, last = row.first, row.stop - 1
         is_word = first == last

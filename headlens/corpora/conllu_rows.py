@@ -185,7 +185,7 @@ def _found(tokens: Sequence[_Token], text: str) -> list[Span] | None:
     for token in tokens:
         while at < len(text) and text[at].isspace():
             at += 1
-        stop = _end_of(token.form, text, at)
+        stop = at + len(token.form) if text.startswith(token.form, at) else _end_of(token.form, text, at)
         if stop is None:
             return None
         spans.append((at, stop))
@@ -194,9 +194,7 @@ def _found(tokens: Sequence[_Token], text: str) -> list[Span] | None:
 
 
 def _end_of(form: str, text: str, start: int) -> int | None:
-    if text.startswith(form, start):
-        return start + len(form)
-    # a form may have white space of another kind in it
+    """Where a form ends in the text that has white space of another kind in it; None where it does not stand there."""
     match = re.compile(r"\s+".join(map(re.escape, form.split()))).match(text, start)
     return match.end() if match else None
 

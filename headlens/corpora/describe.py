@@ -41,7 +41,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Description:
-    """What a corpus holds; None where the corpus does not annotate such things. Counts are sorted, the largest first."""
+    """What a corpus holds; None where it does not annotate such things. Counts by name come the largest first."""
 
     sources: Sequence[Mapping[str, Any]]
     unit_of_documents: str

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from headlens.corpora.conll2012 import LITBANK_COLUMNS, read_conll2012, read_litbank
 from headlens.corpora.conllu import read_conllu, read_gum
+from headlens.corpora.conllu_rows import COLUMNS
 from headlens.corpora.gap import COLUMNS as GAP_COLUMNS
 from headlens.corpora.gap import read_gap
 from headlens.corpora.parsed import DEFAULT_PARSER, read_parsed
@@ -175,12 +176,17 @@ _FIRST_ID = re.compile(r"1(-[0-9]+)?|0\.[0-9]+")
 
 
 def _is_conllu(lines: list[str]) -> bool:
-    rows = [line.split("\t") for line in lines if not line.startswith("#")]
-    return bool(rows) and _FIRST_ID.fullmatch(rows[0][0]) is not None and all(map(_is_conllu_row, rows))
+    return _has_ten_columns(lines, "\t")
 
 
-def _is_conllu_row(cells: list[str]) -> bool:
-    return len(cells) == 10 and _ID.fullmatch(cells[0]) is not None
+def _has_ten_columns(lines: list[str], separator: str | None) -> bool:
+    """Of the first rows; what is wrong further down is for the reader to say."""
+    rows = [line.split(separator) for line in lines if not line.startswith("#")][:2]
+    return (
+        bool(rows)
+        and _FIRST_ID.fullmatch(rows[0][0]) is not None
+        and all(len(cells) == COLUMNS and _ID.fullmatch(cells[0]) for cells in rows)
+    )
 
 
 def _is_gum(lines: list[str]) -> bool:
@@ -225,7 +231,8 @@ _COMMENT = re.compile(r"#\s*(newdoc|newpar|(sent_id|text|newdoc id|newpar id|glo
 
 
 def _looks_like_treebank(lines: list[str]) -> bool:
-    return _COMMENT.fullmatch(lines[0]) is not None and len(lines) > 1
+    has_comment = _COMMENT.fullmatch(lines[0]) is not None
+    return len(lines) > 1 and (has_comment or _has_ten_columns(lines, None))
 
 
 def _looks_like_json(lines: list[str]) -> bool:

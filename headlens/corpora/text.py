@@ -20,7 +20,7 @@ UNITS: tuple[str, ...] = get_args(Unit)
 
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-_CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\r]")  # tab and form feed are white space, a line's end is cut before
+CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\r]")  # tab and form feed are white space, a line's end is cut before
 
 
 def read_text(path: str | os.PathLike[str], *, unit: str = "line", on_bad: OnBad | None = None) -> Iterator[Document]:
@@ -107,7 +107,7 @@ def open_file(file: Path) -> BinaryIO:
 def decoded_line(file: Path, number: int, raw: bytes) -> tuple[int, str]:
     """The number and the text of a line without its end. Raises CorpusError where it is not UTF-8 or is binary."""
     text = _decode(file, number, raw).removesuffix("\n").removesuffix("\r")
-    if control := _CONTROL.search(text):
+    if control := CONTROL.search(text):
         raise CorpusError(
             f"{file}, line {number}: character {control.start() + 1} is the control character "
             f"U+{ord(control[0]):04X}, so this is no plain text; export it as UTF-8 text with line feeds."

@@ -157,7 +157,7 @@ def _in_order(metrics: Iterable[str]) -> tuple[str, ...]:
     stems = (TO_VERB, TO_SUBJECT, TO_HEAD, FROM_HEAD)
 
     def key(metric: str) -> tuple[int, bool, str]:
-        stem, _, relation = metric.partition("[")
-        return stems.index(stem), relation != f"{ALL}]", relation
+        stem, _, relation = metric.rstrip("]").partition("[")
+        return stems.index(stem), relation != ALL, relation
 
     return tuple(sorted(metrics, key=key))

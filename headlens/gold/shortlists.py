@@ -55,7 +55,7 @@ class Shortlists:
             word=np.array([question.word for question in ordered], dtype=np.int64),
             candidates=_filled([question.candidates for question in ordered], most, -1).astype(np.int64),
             right=_filled([question.right for question in ordered], most, 0).astype(bool),
-            counts_for=np.array([[metric in question.metrics for metric in kept] for question in ordered], dtype=bool),
+            counts_for=_membership([question.metrics for question in ordered], kept),
             chance=np.array([question.chance for question in ordered], dtype=np.float64),
             baselines={
                 name: np.array([question.baselines[name] for question in ordered], dtype=bool) for name in names
@@ -69,6 +69,12 @@ class Shortlists:
     @cached_property
     def by_input(self) -> ByInput:
         return ByInput(self.input)
+
+
+def _membership(own: Sequence[Sequence[str]], metrics: Sequence[str]) -> NDArray[np.bool_]:
+    """[decision, metric], also where there is none of either."""
+    members = np.array([[metric in of_one for metric in metrics] for of_one in own], dtype=bool)
+    return members.reshape(len(own), len(metrics))
 
 
 def _filled(rows: Sequence[Sequence[int | bool]], width: int, filler: int) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headlens.evidence_table import ABOVE, Claim, Evidence, MetricEvidence
-from headlens.report.evidence_rows import SYNTAX, rival_words, rivals_of
+from headlens.report.evidence_rows import POSITIVE, SYNTAX, gain, rival_words, rivals_of
 from headlens.report.numbers import number
 from headlens.report.wording import ALL, SUBJECT_VERB, family_of, is_subtype, way_of
 
@@ -37,7 +37,7 @@ class _Kind:
     trait: str
     colour: str
     families: tuple[str, ...]
-    gloss: str = "above every baseline and its own position profile, and no accident among all tests"
+    gloss: str = "above every baseline but informed rules, and no accident among all tests"
 
 
 # More specific first: coreference is about entities, syntax about a word and its neighbours
@@ -48,10 +48,13 @@ KINDS = (
 
 
 def told(evidence: Evidence) -> list[MetricEvidence]:
-    """At most four rows that are above every baseline: subject and verb, pronouns, then those that gain most."""
+    """At most four rows with a positive verdict: subject and verb, pronouns, then those that gain most.
+
+    Rows that are above an informed rule, too, come before those that are not; all relations together come last.
+    """
     relations = [row for row in evidence.relations if family_of(row.metric) in SYNTAX and not is_subtype(row.relation)]
     others = [row for row in evidence.metrics if row.metric in _TOLD]
-    rows: list[MetricEvidence] = [row for row in (*relations, *others) if row.verdict == ABOVE]
+    rows: list[MetricEvidence] = [row for row in (*relations, *others) if row.verdict in POSITIVE]
     if any(row.relation == SUBJECT_VERB for row in rows):
         rows = [row for row in rows if row.relation != "nsubj"]  # nearly the same decisions
     return sorted(rows, key=_rank)[:MOST_CLAIMS]
@@ -59,20 +62,21 @@ def told(evidence: Evidence) -> list[MetricEvidence]:
 
 def sentence(row: MetricEvidence) -> str:
     """All of a sentence but for the head, which stands before it."""
-    rivals = [
-        f"{rival_words(name).phrase} {_short(row.baselines[name].held_out)}"
-        for name in rivals_of([row])
-        if row.baselines[name].held_out >= 0
-    ]
+    defined = [name for name in rivals_of([row]) if row.baselines[name].held_out >= 0]
+    names = sorted(defined, key=lambda name: row.baselines[name].is_informed)
+    rivals = [f"{rival_words(name).phrase} {_short(row.baselines[name].held_out)}" for name in names]
     beside = f"; {', '.join(rivals)}" if rivals else f" (chance {_short(row.chance)})"
     reach = f"[{_short(row.low)}, {_short(row.high)}]"
     return f" attends {way_of(row.metric).sentence}: {_short(row.held_out)} held out {reach}{beside}."
 
 
 def letters(evidence: Evidence) -> dict[tuple[int, int], list[Held]]:
-    """By (layer, head): what is held of it, firm where the head was confirmed on documents that did not choose it."""
+    """By (layer, head): what is held of it, firm where the head was confirmed on documents that did not choose it.
+
+    What is firm comes first.
+    """
     claims = evidence.claims()
-    rows: list[MetricEvidence] = [row for row in (*evidence.relations, *evidence.metrics) if row.verdict == ABOVE]
+    rows: list[MetricEvidence] = [row for row in (*evidence.relations, *evidence.metrics) if row.verdict in POSITIVE]
     found: dict[tuple[int, int], list[Held]] = {}
     for kind in KINDS:
         firm = _by_head(row for row in rows if family_of(row.metric) in kind.families)
@@ -83,16 +87,12 @@ def letters(evidence: Evidence) -> dict[tuple[int, int], list[Held]]:
                 words.setdefault(claim.metric, _on_all(claim))
             held = Held(kind.letter, kind.trait, kind.colour, kind.gloss, _words(kind, words), place in firm)
             found.setdefault(place, []).append(held)
-    return found
+    return {place: sorted(of_head, key=lambda held: not held.is_firm) for place, of_head in found.items()}
 
 
-def _rank(row: MetricEvidence) -> tuple[int, float]:
+def _rank(row: MetricEvidence) -> tuple[int, bool, float]:
     first = 0 if row.relation == SUBJECT_VERB else 1 if row.metric in _REFERENCE else 3 if row.relation == ALL else 2
-    return first, -_gain(row)
-
-
-def _gain(row: MetricEvidence) -> float:
-    return row.baselines[row.strongest].difference if row.strongest else row.held_out - row.chance
+    return first, row.verdict != ABOVE, -gain(row)
 
 
 def _by_head(found: Iterable[Found]) -> dict[tuple[int, int], list[Found]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headlens.evidence_table import (
     ABOVE,
+    INFORMED,
     PROFILE,
     SLIGHT,
     TOO_FEW,
-    UNDECIDED,
     VERDICTS,
     Baseline,
     Evidence,
@@ -47,13 +47,14 @@ BASELINES: dict[str, Rival] = {
     ),
     "part of speech": Rival(
         "Part of speech",
-        "best part of speech",
-        "always the first, second or third word of one part of speech on one side, the best of them",
+        "a rule that knows parts of speech",
+        "always the first, second or third word of one part of speech on one side, the best of them; it knows the "
+        "annotation, which no head is told, so heads need not be above it",
     ),
     "nearest mention": Rival("Nearest mention", "nearest mention", "the mention before"),
     "same lemma, else nearest": Rival(
         "Same lemma, else nearest",
-        "same lemma, else nearest",
+        "same lemma (else nearest)",
         "the last mention before whose lemma is the same, else the mention before",
     ),
     "first candidate": Rival("First candidate", "first candidate", "always the candidate that comes first in the text"),
@@ -66,7 +67,8 @@ BASELINES: dict[str, Rival] = {
 }
 """Baselines in the order of their columns; others stand before the profile under their own names."""
 
-_MARKS = {ABOVE: "●", SLIGHT: "◐", UNDECIDED: "◐"}
+POSITIVE = (ABOVE, INFORMED)  # the head is above all that it must be above, and that is no accident
+_MARKS = {ABOVE: "●", INFORMED: "◐", SLIGHT: "◐"}
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Cell:
 class Row:
     cells: tuple[Cell, ...]
     inner: tuple[Row, ...] = ()  # folded away below it: the subtypes of a relation
+    fold: str = ""  # what is folded away
 
 
 @dataclass(frozen=True)
@@ -114,22 +117,16 @@ def relations_table(evidence: Evidence, controls: Controls | None) -> Table | No
     relations = [row for row in evidence.relations if family_of(row.metric) in SYNTAX]
     if not relations:
         return None
-    shown = _enough(relations)
+    shown = _in_order(_enough(relations))
     layout = _Layout.of(shown, controls, has_any=True)
-    top = {row.relation for row in shown if not is_subtype(row.relation)}
-    inner: dict[str, list[RelationEvidence]] = {}
+    above = {row.relation for row in shown if not is_subtype(row.relation)}
+    rows = []
     for row in shown:
-        inner.setdefault(row.relation.partition(":")[0], []).append(row)
-    rows = [
-        Row(
-            layout.cells(row),
-            tuple(Row(layout.cells(sub)) for sub in _by_decisions(inner[row.relation]) if is_subtype(sub.relation))
-            if not is_subtype(row.relation)
-            else (),
-        )
-        for row in _in_order(shown)
-        if not is_subtype(row.relation) or row.relation.partition(":")[0] not in top
-    ]
+        base, _, subtype = row.relation.partition(":")
+        if subtype and base in above:
+            continue
+        inner = [sub for sub in shown if not subtype and sub.relation.startswith(f"{base}:")]
+        rows.append(Row(layout.cells(row), tuple(Row(layout.cells(sub)) for sub in inner), _fold(inner)))
     return Table("Relations", layout.columns, tuple(rows), _too_few(relations, evidence.settings.minimum))
 
 
@@ -160,6 +157,17 @@ def rival_words(name: str) -> Rival:
     return BASELINES.get(name, Rival(name[:1].upper() + name[1:], name, ""))
 
 
+def strongest(row: MetricEvidence) -> str:
+    """The baseline with the largest held-out accuracy among those that a head must be above; empty where none is."""
+    must = {name: b.held_out for name, b in row.baselines.items() if b.held_out >= 0 and not b.is_informed}
+    return max(must, key=must.__getitem__, default="")
+
+
+def gain(row: MetricEvidence) -> float:
+    """Held-out accuracy beyond that of the strongest baseline; without any, beyond chance."""
+    return row.baselines[strongest(row)].difference if strongest(row) else row.held_out - row.chance
+
+
 def _of_families(evidence: Evidence, families: Sequence[str]) -> list[MetricEvidence]:
     return [row for row in evidence.metrics if family_of(row.metric) in families]
 
@@ -178,6 +186,11 @@ def _enough(rows: Sequence[Known]) -> list[Known]:
     return [row for row in rows if row.verdict != TOO_FEW]
 
 
+def _fold(subtypes: Sequence[RelationEvidence]) -> str:
+    names = ", ".join(row.relation for row in subtypes)
+    return f"{amount(len(subtypes), 'subtype')}: {names}" if subtypes else ""
+
+
 def _too_few(rows: Sequence[MetricEvidence], minimum: int) -> tuple[str, ...]:
     names = {_name(row): row.decisions for row in rows if row.verdict == TOO_FEW}
     if not names:
@@ -191,12 +204,9 @@ def _name(row: MetricEvidence) -> str:
 
 
 def _in_order(rows: Sequence[RelationEvidence]) -> list[RelationEvidence]:
+    """Subject and verb, all relations, then by decisions."""
     first = {SUBJECT_VERB: 0, ALL: 1}
-    return sorted(_by_decisions(rows), key=lambda row: first.get(row.relation, len(first)))
-
-
-def _by_decisions(rows: Sequence[RelationEvidence]) -> list[RelationEvidence]:
-    return sorted(rows, key=lambda row: (-row.decisions, row.relation))
+    return sorted(rows, key=lambda row: (first.get(row.relation, len(first)), -row.decisions, row.relation))
 
 
 @dataclass(frozen=True)
@@ -225,7 +235,11 @@ class _Layout:
             Column("Chance", "accuracy of a random choice among the candidates", width="w-short"),
             *(Column(rival.title, rival.meaning, width="w-rival") for rival in rivals),
             *([self._control_column()] if self.controls else []),
-            Column("Gain", "over the strongest baseline, which is bold; its 95% interval", width="w-reach"),
+            Column(
+                "Gain",
+                "over the baseline in bold, the strongest that a head must be above; its 95% interval",
+                width="w-reach",
+            ),
             *([Column("p", "that any head attends this way", width="w-short")] if self.has_any else []),
             Column("q", "of this head among all heads and metrics tested (Benjamini and Hochberg)", width="w-short"),
             Column("Verdict", is_number=False, width="w-verdict"),
@@ -239,7 +253,7 @@ class _Layout:
             _held_out_cell(row),
             Cell("", picture=_strip(row)),
             Cell(_share(row.chance)),
-            *(_baseline_cell(row.baselines.get(name), name == row.strongest) for name in self.rivals),
+            *(_baseline_cell(row.baselines.get(name), name == strongest(row)) for name in self.rivals),
             *([self._control_cell(row.metric)] if self.controls else []),
             _gain_cell(row),
             *([Cell(_p(row.p_any))] if isinstance(row, RelationEvidence) and self.has_any else []),
@@ -263,12 +277,14 @@ class _Layout:
 
 
 def _name_cell(row: MetricEvidence) -> Cell:
-    if isinstance(row, RelationEvidence):
-        return Cell(title_of(row.relation), note=f"{way_of(row.metric).arrow} · {row.relation}", hover=row.metric)
-    if family_of(row.metric) in SYNTAX:
-        way = way_of(row.metric).arrow
-        return Cell(way[:1].upper() + way[1:], note=row.metric)
-    return Cell(title_of(row.metric), note=row.metric)
+    if not isinstance(row, RelationEvidence) and family_of(row.metric) not in SYNTAX:
+        return Cell(title_of(row.metric), note=row.metric)
+    arrow = way_of(row.metric).arrow
+    if not isinstance(row, RelationEvidence):
+        return Cell(_capital(arrow), note=row.metric)
+    if row.relation in (SUBJECT_VERB, ALL):
+        return Cell(title_of(row.relation), note=arrow, hover=row.metric)
+    return Cell(_capital(arrow), note="" if f"({row.relation})" in arrow else row.relation, hover=row.metric)
 
 
 def _chosen(share: float) -> str:
@@ -286,13 +302,14 @@ def _baseline_cell(baseline: Baseline | None, is_strongest: bool) -> Cell:
     if baseline is None or math.isnan(baseline.held_out):
         return Cell(NOTHING)
     option = baseline.option if baseline.option not in BASELINES else ""  # of one option: named by its column
-    return Cell(_share(baseline.held_out), note=option.replace("-", "−", 1), is_strong=is_strongest)
+    gain = f"the head gains {signed(baseline.difference, 'share')} ({interval(baseline.low, baseline.high, 'share')})"
+    return Cell(_share(baseline.held_out), note=option.replace("-", "−", 1), hover=gain, is_strong=is_strongest)
 
 
 def _gain_cell(row: MetricEvidence) -> Cell:
-    if not row.strongest:
+    if not strongest(row):
         return Cell(NOTHING)
-    rival = row.baselines[row.strongest]
+    rival = row.baselines[strongest(row)]
     return Cell(signed(rival.difference, "share"), note=interval(rival.low, rival.high, "share"))
 
 
@@ -315,3 +332,7 @@ def _share(value: float) -> str:
 
 def _p(value: float) -> str:
     return probability(value) if not math.isnan(value) else NOTHING
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -363,6 +363,6 @@ def _short(value: float) -> str:
 
 def _chance(score: HeadScore, *, digits: int = 2) -> str:
     """Chance in brackets, left out where it is unknown or, as for broad heads, 1 by definition."""
-    if not score.chance < 1:
+    if not score.chance < 1 - 1e-6:  # of rounding
         return ""
     return f" (chance {number(score.chance, 'share', digits=digits)})"

@@ -16,7 +16,7 @@ from headlens.evidence_table import VERDICTS, Evidence
 from headlens.files import atomic_write
 from headlens.report import facts
 from headlens.report.claims import KINDS
-from headlens.report.evidence_rows import SYNTAX, Controls, rival_words, rivals_of
+from headlens.report.evidence_rows import SYNTAX, Controls, rival_words, rivals_of, strongest
 from headlens.report.facts import Provenance
 from headlens.report.figures import sparkline
 from headlens.report.findings import RULES, Finding, HeadTraits, findings, head_traits, rules_for
@@ -139,7 +139,7 @@ def _findings_with_pictures(scores: ScoreTable, evidence: Evidence | None) -> li
         if head is None or finding.metric not in scores or not np.isfinite(scores[finding.metric]).any():
             return None
         row = finding.evidence
-        rival = row.baselines[row.strongest].held_out if row is not None and row.strongest else np.nan
+        rival = row.baselines[name].held_out if row is not None and (name := strongest(row)) else np.nan
         return Markup(sparkline(scores[finding.metric], head.value, head.chance, rival=rival))
 
     return [(finding, picture(finding)) for finding in findings(scores, evidence)]

@@ -9,12 +9,13 @@ from itertools import groupby
 
 import numpy as np
 
-from headlens.evidence_table import ABOVE, SLIGHT, Evidence, RelationEvidence
+from headlens.evidence_table import ABOVE, INFORMED, SLIGHT, Evidence, RelationEvidence
 from headlens.report.evidence_rows import (
     SYNTAX,
     Table,
     coreference_table,
     directions_table,
+    gain,
     pronouns_table,
     relations_table,
 )
@@ -35,6 +36,7 @@ _MAPS = frozenset(
         "coref[nominal]",
     }
 )
+_DRAWN = (ABOVE, INFORMED, SLIGHT)  # verdicts, the best first
 _RELATION = re.compile(r"syntax\.(?:dep_to_head|head_to_dep)\[(.+)\]")
 
 
@@ -115,7 +117,7 @@ def drawn_relations(scores: ScoreTable, evidence: Evidence | None) -> list[str]:
     Subtypes are left out, and so are subject and verb and all relations together, which are drawn in any case.
     """
     if evidence is not None:
-        rows = [row for row in evidence.relations if row.verdict in (ABOVE, SLIGHT) and _is_plain(row.relation)]
+        rows = [row for row in evidence.relations if row.verdict in _DRAWN and _is_plain(row.relation)]
         rows = [row for row in rows if family_of(row.metric) == "syntax" and row.metric in scores]
         return [row.metric for row in sorted(rows, key=_rank)[:MOST_RELATIONS]]
     best: dict[str, tuple[float, str]] = {}  # relation -> decisions and metric, of the direction with the higher head
@@ -129,9 +131,8 @@ def drawn_relations(scores: ScoreTable, evidence: Evidence | None) -> list[str]:
     return [name for _, name in sorted(best.values(), key=lambda entry: -entry[0])[:MOST_RELATIONS]]
 
 
-def _rank(row: RelationEvidence) -> tuple[bool, float]:
-    gain = row.baselines[row.strongest].difference if row.strongest else row.held_out - row.chance
-    return row.verdict != ABOVE, -gain
+def _rank(row: RelationEvidence) -> tuple[int, float]:
+    return _DRAWN.index(row.verdict), -gain(row)
 
 
 def _is_plain(relation: str) -> bool:
