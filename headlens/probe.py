@@ -120,39 +120,27 @@ def probe(
     """
     if most_sentences < 1:
         raise CorpusError(f"A probe needs at least one sentence, got a limit of {most_sentences}.")
-    arcs = {number: _arcs_of(sentences[number], scored[number]) for number in sorted(scored)}
-    annotated = np.array([number for number, found in arcs.items() if found], dtype=np.int64)
-    drawn = np.random.default_rng(seed).permutation(annotated)[:most_sentences]
     heads, attention = _peeked(attention)
-    sizes = np.array([4 * heads * len(sentences[number].words) ** 2 for number in drawn], dtype=np.int64)
-    kept = np.sort(drawn[sizes.cumsum() <= most_bytes])
-    folds = np.unique(fold_of[kept])
-    if folds.size < 2:
-        raise CorpusError(
-            f"A probe is fitted on some documents and judged on others, so it needs dependencies in two at least; got "
-            f"{kept.size} sentences of {folds.size} within the limits."
-        )
-    is_first = np.isin(fold_of[kept], folds[halves(folds.size, 1, seed)[0]])
-    sides = tuple(
-        _Side([_Parsed(int(n), scored[n].present, arcs[n], int(fold_of[n])) for n in kept[side].tolist()])
-        for side in (is_first, ~is_first)
-    )
+    arcs = {number: own for number in sorted(scored) if (own := _arcs_of(sentences[number], scored[number]))}
+    drawn = _drawn(sentences, list(arcs), seed, most_sentences, most_bytes // (4 * heads))
+    parsed = [_Parsed(number, scored[number].present, arcs[number], int(fold_of[number])) for number in drawn]
+    sides, folds = _sides(parsed, seed)
     tallied = _Tallied(sides, folds, seed)
     found, is_converged = tallied.held_out(attention, penalty)
     random_model = None if control is None else tallied.held_out(control, penalty)[0]
-    offsets = tuple(_best_offset(side) for side in sides)
+    first, second = (_best_offset(side) for side in sides)
     return ProbeResult(
         **tallied.interval(found),
         baselines={
             NEXT: tallied.beside(found, tallied.by_offset((1, 1))),
             PREVIOUS: tallied.beside(found, tallied.by_offset((-1, -1))),
-            OFFSET: tallied.beside(found, tallied.by_offset((offsets[1], offsets[0]))),
+            OFFSET: tallied.beside(found, tallied.by_offset((second, first))),
         },
-        offsets=(offsets[0], offsets[1]),
+        offsets=(first, second),
         random_model=None if random_model is None else tallied.beside(found, random_model),
         words=int(tallied.words.sum()),
-        sentences=kept.size,
-        of=annotated.size,
+        sentences=len(drawn),
+        of=len(arcs),
         documents=folds.size,
         is_converged=is_converged,
     )
@@ -172,6 +160,30 @@ class _Parsed(NamedTuple):
     present: Bools
     arcs: list[tuple[int, int]]  # dependent, head
     fold: int
+
+
+def _drawn(
+    sentences: Sequence[Sentence], numbers: Sequence[int], seed: int, most_sentences: int, most_pairs: int
+) -> list[int]:
+    """Some of the numbers, in ascending order: as many as the limits allow, of sentences and of pairs of words."""
+    order = np.random.default_rng(seed).permutation(np.array(numbers, dtype=np.int64))[:most_sentences]
+    pairs = np.array([len(sentences[number].words) ** 2 for number in order], dtype=np.int64)
+    return np.sort(order[pairs.cumsum() <= most_pairs]).tolist()
+
+
+def _sides(parsed: Sequence[_Parsed], seed: int) -> tuple[tuple[_Side, _Side], Ints]:
+    """Both halves, and the folds that there are."""
+    folds = np.unique(np.array([one.fold for one in parsed], dtype=np.int64))
+    if folds.size < 2:
+        raise CorpusError(
+            f"A probe is fitted on some documents and judged on others, so it needs dependencies in two at least; got "
+            f"{len(parsed)} sentences of {folds.size} within the limits."
+        )
+    first = set(folds[halves(folds.size, 1, seed)[0]].tolist())
+    return (
+        _Side([one for one in parsed if one.fold in first]),
+        _Side([one for one in parsed if one.fold not in first]),
+    ), folds
 
 
 @dataclass(frozen=True, eq=False)

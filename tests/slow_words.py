@@ -111,21 +111,18 @@ _BRACKETS = re.compile(r"\(([^()-]+)[^()]*(\)?)|([^()]+)\)")
 
 def _mentions(rows: list[list[str]]) -> list[tuple[int, int, str]]:
     found = list[tuple[int, int, str]]()
-    opening: dict[int, list[str]] = defaultdict(list)  # entities by word, outer ones first
-    closing: dict[int, list[str]] = defaultdict(list)  # inner ones first
-    # the row of a multiword token stands before those of its words: its brackets are outside theirs
-    for row in sorted(rows, key=lambda row: len(_words_of(row))):
+    opening: dict[int, list[str]] = defaultdict(list)  # entities by word
+    closing: dict[int, list[str]] = defaultdict(list)
+    for row in rows:
         words = _words_of(row)
-        opened = list[str]()
         for entity, is_whole, closed in _BRACKETS.findall(_misc(row, "Entity")):
             if is_whole:
                 found.append((words[0], words[-1] + 1, entity))
             elif entity:
-                opened.append(entity)
+                opening[words[0]].append(entity)
             else:
                 closing[words[-1]].append(closed)
-        opening[words[0]] = opened + opening[words[0]]
-    starts: dict[str, list[int]] = defaultdict(list)
+    starts: dict[str, list[int]] = defaultdict(list)  # of nested mentions of one entity the last one closes first
     for word in range(_words_of(rows[-1])[-1] + 1):
         for entity in opening[word]:
             starts[entity].append(word)
@@ -429,13 +426,12 @@ def _expected(item: Item, choices: Choices) -> tuple[Any, Any]:
     return chosen.mean(axis=-1), choices.near[..., others].mean(axis=-1)
 
 
-def syntax_counts(seen: Iterable[Seen], *, is_causal: bool = False) -> Tallies:
-    """Right choices by metric, [layer, head]; phrases for encoders only."""
+def syntax_counts(seen: Iterable[Seen]) -> Tallies:
+    """Right choices by metric, [layer, head]."""
     tallies: Tallies = {}
     for one in seen:
         _scored(one, one.words, _is_right, tallies)
-        if not is_causal:
-            _count_phrases(one, tallies)
+        _count_phrases(one, tallies)
     return tallies
 
 
@@ -511,6 +507,7 @@ def phrases(passage: Passage) -> list[int]:
 
 
 def _count_phrases(seen: Seen, tallies: Tallies) -> None:
+    """A decoder has no item: the neighbour on the right is no candidate."""
     phrase = phrases(seen.passage)
     for word in range(1, len(phrase) - 1):
         left, right = word - 1, word + 1
@@ -598,7 +595,7 @@ def coreference_counts(seen: Iterable[Seen], profile: dict[int, Array]) -> dict[
 
 
 def slow_syntax(model: Any, tokenizer: Any, sentences: Sequence[Passage], *, is_causal: bool = False) -> Tallies:
-    return syntax_counts(watch(model, tokenizer, sentences, is_causal=is_causal), is_causal=is_causal)
+    return syntax_counts(watch(model, tokenizer, sentences, is_causal=is_causal))
 
 
 def slow_expected(model: Any, tokenizer: Any, sentences: Sequence[Passage], *, is_causal: bool = False) -> Tallies:

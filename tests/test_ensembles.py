@@ -228,19 +228,20 @@ def test_the_interval_resamples_documents() -> None:
     assert (row.low, row.high) == pytest.approx((low, high))
 
 
-def test_luck_gains_nothing_on_held_out_documents() -> None:
-    rng = np.random.default_rng(5)
-    sentences = [subject(9, 1 + n % 4, 8 - n % 3) for n in range(400)]
-    probs = [torch.from_numpy(rng.random((30, 9, 9))) for _ in sentences]
-    arcs = syntax_arcs(sentences, {number: seen(9) for number in range(400)})
-    fold_of = np.arange(400) % 40
+@pytest.mark.parametrize("seed", [0, 1])
+def test_luck_gains_nothing_on_held_out_documents(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sentences = [subject(5, 1 + n % 2, 4 - n % 2) for n in range(120)]
+    probs = [torch.from_numpy(rng.random((30, 5, 5))) for _ in sentences]
+    arcs = syntax_arcs(sentences, {number: seen(5) for number in range(120)})
+    fold_of = np.arange(120) % 30
     row = of(ensembles(attention_of(probs, size=50), arcs, fold_of, counted(probs, arcs, fold_of)), TO_HEAD)
     members = [place for place in range(len(arcs)) if arcs.metrics.index(TO_HEAD) in membership(arcs, place)]
     heads = [head for _, head in row.heads]
     inside = [np.mean([is_right(probs, some, arcs, place) for place in members]) for some in (heads, heads[:1])]
-    assert inside[0] > inside[1] + 0.02 > 1 / 8 + 0.02  # on the documents that chose, it seems to gain
+    assert inside[0] > inside[1] + 0.01 > 1 / 4 + 0.05  # on the documents that chose, it seems to gain
     assert row.low < 0 < row.high
-    assert row.held_out == pytest.approx(1 / 8, abs=4 * (1 / 8 * 7 / 8 / 400) ** 0.5)
+    assert row.held_out == pytest.approx(1 / 4, abs=2 * (1 / 4 * 3 / 4 / 120) ** 0.5)  # two standard errors
 
 
 def membership(arcs: Arcs, place: int) -> list[int]:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from report_pages import NAN, at, table
 
-from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline
-from headlens.report.numbers import count, interval, number
+from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline, strip
+from headlens.report.numbers import count, interval, number, probability, signed
 from headlens.scores import Metric
 
 
@@ -96,6 +96,24 @@ def test_a_small_plot_has_a_tick_for_each_value_and_points_at_one() -> None:
     assert re.findall(r'class="chance" d="M([\d.]+)', svg) == ["26.0"]
 
 
+def test_a_small_plot_may_have_a_baseline() -> None:
+    assert 'class="rival"' not in sparkline(np.array([[0.0, 1.0]]), 0.5, 0.25)
+    svg = sparkline(np.array([[0.0, 1.0]]), 0.5, 0.25, rival=0.75)
+    assert re.findall(r'class="rival" d="M([\d.]+)', svg) == ["74.0"]
+
+
+def test_a_strip_shows_a_share_with_its_interval_beside_its_baselines() -> None:
+    svg = strip(0.5, 0.4, 0.65, chance=0.1, others=[0.25, NAN, 1.0])  # 0 to 1 are 94 pixels from the third
+    assert re.findall(r'class="dot" cx="([\d.]+)"', svg) == ["50.0"]
+    assert re.findall(r'class="reach" d="M([\d.]+) 9H([\d.]+)"', svg) == [("40.6", "64.1")]
+    assert re.findall(r"M([\d.]+) 3v12", svg) == ["26.5", "97.0"]
+    assert re.findall(r'class="chance" d="M([\d.]+)', svg) == ["12.4"]
+    bare = strip(0.5, NAN, NAN, chance=NAN, others=[])
+    assert "nan" not in bare
+    assert "reach" not in bare
+    assert "chance" not in bare
+
+
 def themes() -> dict[str, dict[str, str]]:
     import headlens.report
 
@@ -103,6 +121,9 @@ def themes() -> dict[str, dict[str, str]]:
     light, dark = re.findall(r":root\{(.*?)\}", style, re.DOTALL)[:2]
     colours = [dict(re.findall(r"--([\w-]+):(#[0-9a-f]{6})", block)) for block in (light, dark)]
     return {"light": colours[0], "dark": colours[0] | colours[1]}
+
+
+TRAITS = ("position", "punctuation", "sink", "broad", "coreference", "syntax", "phrase")
 
 
 def contrast(one: str, other: str) -> float:
@@ -128,7 +149,7 @@ def test_text_stands_out_from_what_is_behind_it(theme: str) -> None:
     colours = themes()[theme]
     pairs = [(ink, "hl-bg") for ink in ("hl-ink", "hl-ink2", "ink3", "link", "hl-mark")]
     pairs += [(ink, "wash") for ink in ("hl-ink", "ink3")]
-    pairs += [(f"{trait}-text", trait) for trait in ("position", "punctuation", "sink", "broad")]
+    pairs += [(f"{trait}-text", trait) for trait in TRAITS]
     pairs += [("hl-qlo", f"hl-{step}") for step in ("q0", "q1", "q2", "q3", "d1", "d2", "d3", "d4", "d5")]
     pairs += [("hl-qhi", f"hl-{step}") for step in ("q4", "q5", "q6", "d0", "d6")]
     weak = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
@@ -159,3 +180,9 @@ def test_numbers_are_printed_as_the_design_says(value: float, unit: Any, digits:
 def test_counts_and_intervals_are_printed_as_the_design_says() -> None:
     assert (count(9031.0), count(2.5), count(10158), count(NAN)) == ("9,031", "2.5", "10,158", "not defined")
     assert (interval(-0.1, 0.25, "share"), interval(NAN, NAN, "share")) == ("−.100 to .250", "none")
+
+
+def test_differences_carry_their_sign_and_probabilities_end_at_a_thousandth() -> None:
+    found = [signed(value, "share") for value in (0.31, -0.12, 0.0, 0.0002, -0.0002)]
+    assert found == ["+.310", "−.120", ".000", "<.001", ".000"]
+    assert [probability(p) for p in (0.0, 0.0009, 0.001, 0.05, 1.0)] == ["<.001", "<.001", ".001", ".050", "1.000"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
-from report_pages import HEADS, LAYERS, at, one_metric, planted, read, table
+from report_pages import HEADS, LAYERS, NAN, at, one_metric, planted, read, table
 
 from headlens.report import render_summary
 from headlens.report.findings import RULES, findings, head_traits
@@ -29,6 +31,31 @@ def test_a_value_at_the_threshold_is_no_finding() -> None:
     assert not any(head.held for head in head_traits(exactly))
 
 
+def test_a_rule_with_a_floor_wants_the_whole_interval_above_it() -> None:
+    # the table draws intervals from .02 below the value; .61 passes .60, but .46 does not pass .50
+    clear = table({"phrase.neighbour": at(0.3, {(1, 2): 0.61})})
+    assert findings(clear)[0].text == (
+        "L1H2 attends to the neighbour in the same phrase: .61 of the words between one inside and one outside (chance "
+        ".05)."
+    )
+    wide = dataclasses.replace(clear, low=clear.values - 0.15)
+    assert [finding.text for finding in findings(wide)][1] == (
+        "No head attends to the neighbour in the same phrase with over .60 of the words between one inside and one "
+        "outside; L1H2 comes nearest with .610 (chance .050), but its interval reaches down to .460."
+    )
+    unknown = dataclasses.replace(clear, low=np.full_like(clear.values, NAN), high=np.full_like(clear.values, NAN))
+    assert findings(unknown)[1].text.endswith("(chance .050), but its interval is not known.")
+    assert [head.held for head in head_traits(wide) if head.held] == []
+
+
+def test_a_score_at_its_floor_is_nowhere_near_the_threshold() -> None:
+    # half of the way from .5 to .6, against .4 of .5
+    near = head_traits(table({"phrase.neighbour": at(0.5, {(1, 2): 0.55}), "position.mass[-1]": at(0.2, {})}))
+    nearest = {head.name: head.nearest.rule.trait for head in near if head.nearest}
+    assert nearest["L1H2"] == "adjacent phrase"
+    assert nearest["L0H0"] == "previous token"
+
+
 def test_without_a_score_that_rules_read_there_is_nothing_to_find() -> None:
     assert [f.text for f in findings(table({"surface.confidence": at(0.9, {})}))] == [
         "No finding: the table holds none of the scores that the rules read."
@@ -44,7 +71,7 @@ def test_a_rule_may_look_below_its_threshold() -> None:
 def test_there_are_three_to_six_sentences_where_there_are_rules_enough() -> None:
     assert len(findings(planted())) == 5
     everything = {rule.metric: at(0.99, {}) for rule in RULES if not rule.is_below}
-    assert len(findings(table(everything))) == 6
+    assert [finding.rule for finding in findings(table(everything))] == list(RULES[:6])
 
 
 def test_the_first_token_is_not_told_twice_where_it_is_cls() -> None:

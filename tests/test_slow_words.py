@@ -241,6 +241,11 @@ def test_a_token_belongs_to_the_word_it_begins_in(spaced_words: PreTrainedTokeni
     assert tokens.of_word == [[0], [], [2]]  # token 1 is made of spaces
 
 
+def test_words_without_a_space_between_them(spaced_words: PreTrainedTokenizerFast) -> None:
+    words = passage("im X 0 root\n. PUNCT 1 punct\ndog X 1 dep", text="im. dog", spans=[(0, 2), (2, 3), (4, 7)])
+    assert encode(spaced_words, words).of_word == [[0], [1], [2]]
+
+
 def test_attention_between_words() -> None:
     # tokens: special, a, a, b, special; the second word has none
     tokens = draw(
@@ -430,7 +435,7 @@ FRIENDS_ATTENTION = draw(
 
 def test_decoders_look_back_and_leave_the_sink_out() -> None:
     one = seen(FRIENDS, FRIENDS_ATTENTION, of_word=[[0], [1], [2], [3], [4]], is_causal=True)
-    counts = syntax_counts([one], is_causal=True)
+    counts = syntax_counts([one])
     assert told(counts) == {
         "syntax.dep_to_head[ALL]": ([1], 2),
         "syntax.dep_to_head[obj]": ([0], 1),
@@ -444,7 +449,7 @@ def test_decoders_look_back_and_leave_the_sink_out() -> None:
 
 
 def test_decoders_with_a_special_first_token_have_no_sink() -> None:
-    counts = syntax_counts([seen(FRIENDS, FRIENDS_ATTENTION, is_causal=True)], is_causal=True)
+    counts = syntax_counts([seen(FRIENDS, FRIENDS_ATTENTION, is_causal=True)])
     assert told(counts) == {
         "syntax.dep_to_head[ALL]": ([0], 2),
         "syntax.dep_to_head[obj]": ([0], 1),
@@ -551,11 +556,13 @@ def test_the_verb_of_a_subject(rows: str, verb: int | None) -> None:
     words = passage(rows)
     subject = 3 if "csubj" in rows else 0
     drawn = np.zeros((len(words.forms),) * 2)
+    other = next(word for word in range(len(drawn)) if word not in (subject, verb))
     if verb is not None:
-        other = next(word for word in range(len(drawn)) if word not in (subject, verb))
         drawn[other] = drawn[:, other] = 0.5
         drawn[subject, verb] = 1
-    counts = told(syntax_counts([seen(words, drawn, drawn.T)]))
+    in_rows = drawn.T.copy()
+    in_rows[other, subject] = 2  # it likes the subject more than the verb does
+    counts = told(syntax_counts([seen(words, drawn, in_rows)]))
     names = ("subject_verb.subject_to_verb", "subject_verb.verb_to_subject")
     if verb is None:
         assert not set(names) & set(counts)
@@ -624,7 +631,7 @@ def test_a_head_of_constant_offset_is_right_for_half_of_the_phrases() -> None:
 def test_phrases_need_the_tokens_of_all_three_words() -> None:
     counts = syntax_counts([seen(HOUSE, np.eye(7), of_word=[[1], [2], [3], [4], [5], [6], []])])
     assert told(counts)["phrase.neighbour.left"][1] == 1
-    counts = syntax_counts([seen(HOUSE, np.eye(7), is_causal=True)], is_causal=True)
+    counts = syntax_counts([seen(HOUSE, np.eye(7), is_causal=True)])
     assert not any(name.startswith("phrase") for name in counts)
 
 
@@ -722,6 +729,20 @@ def test_the_nearest_of_the_candidates_with_the_same_lemma() -> None:
     assert told(counts["lemma"]) == {"coref[all]": ([1], 1), "coref[nominal]": ([1], 1)}
     assert told(counts["nearest"])["coref[all]"] == ([0], 1)
     assert counts["chance"]["coref[all]"].total == 1
+
+
+def test_candidates_are_head_words_in_their_order() -> None:
+    words = passage(
+        "her DET 3 det she\nold NOUN 3 amod old\ndog NOUN 0 root dog\nDog NOUN 3 dep dog",
+        mentions=[(0, 3, "1"), (1, 2, "2"), (2, 3, "3"), (3, 4, "2")],  # two of them have the head word "dog"
+    )
+    profile = {-distance: np.full((1, 1), float(distance)) for distance in range(1, 4)}
+    counts = coreference_counts([seen(words, np.zeros((4, 4)))], profile)
+    # not unmatched: a wrong candidate has the lemma
+    assert told(counts["heads"]) == {"coref[all]": ([1], 1), "coref[nominal]": ([1], 1)}
+    assert told(counts["profile"])["coref[all]"] == ([1], 1)
+    assert told(counts["lemma"])["coref[all]"] == ([0], 1)
+    assert told(counts["chance"])["coref[all]"] == ([0.5], 1)
 
 
 @pytest.mark.parametrize(("start", "stop", "expected"), [(0, 3, 2), (0, 2, 0), (1, 3, 2), (2, 4, 2), (3, 4, 3)])

@@ -257,6 +257,7 @@ def test_a_lone_prefix_belongs_to_the_first_word(prefix, expected):
 NORMAL = {
     "nfkc": [normalizers.NFKC()],
     "sentencepiece": [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")],
+    "marked": [normalizers.Nmt(), normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(" ", "▁")],
     "accents": [normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()],
     "deleting": [normalizers.Replace("\u200d", "")],
 }
@@ -269,6 +270,8 @@ NORMAL = {
         ("nfkc", drawn("e\u0301a the", "e\u0301", "a", "the"), "▁ é · a · ▁the"),
         ("nfkc", drawn("the \u1112\u1161\u11ab a", "the", "\u1112\u1161\u11ab", "a"), "▁the · ▁ 한 · ▁a"),
         ("sentencepiece", drawn("the   ﬁ", "the", "ﬁ"), "▁the · ▁ fi"),
+        ("sentencepiece", drawn("\u200b the", "\u200b", "the"), "- · ▁the"),  # a space for U+200B, then one for two
+        ("marked", drawn("\u200b the", "\u200b", "the"), "- · ▁the"),
         ("accents", drawn("THE Á\u0323 a", "THE", "Á\u0323", "a"), "▁the · ▁a · ▁a"),
         ("accents", drawn("the \u0301 a", "the", "\u0301", "a"), "▁the · - · ▁a"),
         ("deleting", drawn("the \u200d\u200d a", "the", "\u200d\u200d", "a"), "▁the · - · ▁a"),
@@ -321,6 +324,24 @@ def test_a_word_of_no_characters_and_a_token_over_three_words():
     assert tokens_of(item, unigram()) == "- · ▁cannot · - · - · ▁ g o"
 
 
+def test_a_space_that_is_part_of_a_word_stays_with_it():
+    item = WordInput(("a ", "b", "1  2"), "a b 1  2", ((0, 2), (2, 3), (4, 8)), 0)
+    assert tokens_of(item, llama("never")) == "a ▁ · b · ▁ 1 ▁ ▁ 2"
+
+
+def test_a_special_token_of_other_letters_than_ascii_is_taken_apart_at_its_letters():
+    name = "<｜end｜>"
+    scores = [("<unk>", 0.0), (name, 0.0), *((letter, -9.0) for letter in "▁<｜end>a")]
+    backend = Tokenizer(models.Unigram(scores, unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer = fast(backend, unk_token="<unk>", eos_token=name)
+    assert tokenizer.eos_token_id in tokenizer(f"a {name}a", split_special_tokens=True)["input_ids"]
+    assert (
+        tokens_of(drawn(f"a {name}a", "a", "<", "｜e", "nd｜", ">", "a"), tokenizer)
+        == "▁ a · ▁ < · ｜ e · n d ｜ · > · a"
+    )
+
+
 def test_inputs_are_placed_one_by_one_across_calls_of_the_tokenizer(monkeypatch):
     items = [drawn("the cat", "the", "cat"), drawn("im", "im"), drawn("don't", "do", "n't")] * 3
     expected = [[[0, 2], [2, 5]], [[0, 1]], [[0, 1], [1, 2]]] * 3  # t|he  Ġ|ca|t  im  don|'t
@@ -360,6 +381,7 @@ class Tampered(PreTrainedTokenizerFast):
     ("offsets", "message"),
     [
         ([(0, 1), (2, 3), (1, 2)], r"token 3, 'c', stands on characters 1 to 2 of 3, before its predecessor"),
+        ([(0, 1), (2, 3), (1, 3)], r"token 3, 'c', stands on characters 1 to 3 of 3, before its predecessor"),
         ([(0, 2), (0, 1), (2, 3)], r"token 2, 'b', stands on characters 0 to 1 of 3"),
         ([(0, 1), (1, 2), (2, 4)], r"token 3, 'c', stands on characters 2 to 4 of 3"),
         ([(0, 1), (1, 1), (2, 3)], r"makes no token of character 2 of the text, 'b' \(U\+0062\) in 'abc'"),
@@ -449,6 +471,7 @@ def test_a_tokenizer_that_is_not_fast_is_refused():
     [
         (((0, 3), (2, 7)), "the word 'cat' stands on characters 2 to 7 of 7, after a word on 0 to 3"),
         (((4, 7), (0, 3)), "the word 'cat' stands on characters 0 to 3 of 7, after a word on 4 to 7"),
+        (((0, 3), (1, 2)), "the word 'cat' stands on characters 1 to 2 of 7, after a word on 0 to 3"),
         (((0, 3), (4, 8)), "characters 4 to 8 of 7"),
         (((0, 3), (6, 5)), "characters 6 to 5 of 7"),
         (((-1, 3), (4, 7)), "characters -1 to 3 of 7"),
@@ -458,6 +481,13 @@ def test_a_tokenizer_that_is_not_fast_is_refused():
 def test_words_overlap_in_whole_or_not_at_all(spans, message):
     with pytest.raises(CorpusError, match=f"file:1: .*{message}"):
         WordInput(("the", "cat"), "the cat", spans, 0, "file:1")
+
+
+def test_a_word_of_no_characters_stands_anywhere_and_hides_no_overlap():
+    words = ("the", "", "cat")
+    assert WordInput(words, "the cat", ((0, 3), (1, 1), (4, 7)), 0).words == words
+    with pytest.raises(CorpusError, match="the word 'cat' stands on characters 2 to 7 of 7, after a word on 0 to 3"):
+        WordInput(words, "the cat", ((0, 3), (0, 0), (2, 7)), 0)
 
 
 def test_an_input_has_a_word():

@@ -82,7 +82,8 @@ def letters(evidence: Evidence) -> dict[tuple[int, int], list[Held]]:
         firm = _by_head(row for row in rows if family_of(row.metric) in kind.families)
         tentative = _by_head(claim for claim in claims if family_of(claim.metric) in kind.families)
         for place in sorted({*firm, *tentative}):
-            words = {row.metric: _held_out(row) for row in firm.get(place, [])}
+            confirmed = sorted(firm.get(place, []), key=lambda row: -row.held_out)
+            words = {row.metric: _held_out(row) for row in confirmed}
             for claim in _by_excess(tentative.get(place, [])):
                 words.setdefault(claim.metric, _on_all(claim))
             held = Held(kind.letter, kind.trait, kind.colour, kind.gloss, _words(kind, words), place in firm)
