@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from headlens.attention import MultiHeadAttention
     from headlens.capture import capture
     from headlens.collect import collect
-    from headlens.corpora import read_corpus, texts
-    from headlens.documents import Document
+    from headlens.corpora import Corpus, read_corpus, texts
+    from headlens.documents import Document, Sentence
     from headlens.errors import HeadlensError
     from headlens.models import load_model
     from headlens.profiling import Profile, profile
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Corpus": "corpora",
     "Document": "documents",
     "HeadlensError": "errors",
     "MultiHeadAttention": "attention",
     "Profile": "profiling",
     "ScoreTable": "scores",
+    "Sentence": "documents",
     "capture": "capture",
     "check_model": "selfcheck",
     "collect": "collect",
@@ -42,11 +44,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Corpus",
     "Document",
     "HeadlensError",
     "MultiHeadAttention",
     "Profile",
     "ScoreTable",
+    "Sentence",
     "__version__",
     "capture",
     "check_model",

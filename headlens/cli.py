@@ -310,7 +310,7 @@ def _columns(given: str | None) -> dict[str, str] | None:
     if given is None:
         return None
     pairs = [part.partition("=") for part in given.split(",")]
-    if not all(ours.strip() and theirs.strip() for ours, _, theirs in pairs):
+    if not all(ours.strip() and equals for ours, equals, _ in pairs):  # "text=": there is no such column
         raise CorpusError(f"--columns takes OURS=THEIRS, several with commas between them; got {given!r}.")
     return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 

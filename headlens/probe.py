@@ -24,7 +24,8 @@ from headlens.significance import bootstrap_weights, halves, percentile_interval
 
 MOST_SENTENCES = 1000
 MOST_BYTES = 1 << 30  # of attention that is kept
-PENALTY = 1e-4  # times half the sum of the squared weights, beside the mean loss of a word
+PENALTY = 1e-3  # times half the sum of the squared weights, beside the mean loss of a word
+LEAST_SPREAD = 1e-6  # attention that differs by less is rounding
 FARTHEST = 10  # words; offsets are searched from -10 to 10
 STEPS = 300  # of the optimiser, at most
 
@@ -270,8 +271,9 @@ def _kept(attention: Attention, sides: Sequence[_Side]) -> list[NDArray[np.float
                 continue
             place, one = missing.pop(number)
             start, n = sides[place].start[number], one.present.size
-            probs = torch.cat([layer.probs[row, :, :n, :n] for layer in layers])  # [head, word, word_to]
-            kept[place][start : start + n * n] = probs.flatten(1).T.float().cpu().numpy()
+            probs = torch.cat([layer.probs[row, :, :n, :n] for layer in layers]).flatten(1)  # [head, pair]
+            # what all candidates of a word have in common makes no difference, and costs digits
+            kept[place][start : start + n * n] = (probs - probs.mean(dim=1, keepdim=True)).T.float().cpu().numpy()
     if missing:
         raise CaptureError(
             f"The attention lacks {len(missing)} sentences, e.g. number {min(missing)}; run all of them."
@@ -283,26 +285,38 @@ def _fitted(pairs: NDArray[np.float32], options: _Options, penalty: float) -> tu
     """Weights [direction, head], of a candidate to the word and back, and whether the optimiser came to rest."""
     from scipy.optimize import minimize
 
-    shape = (2, pairs.shape[1])
+    scale = 1 / np.maximum(_spread(pairs, options), LEAST_SPREAD)
+    words = options.first.size
 
     def loss_and_slope(flat: Floats) -> tuple[float, Floats]:
-        weights = flat.reshape(shape)
-        scores = _scores(pairs, options, weights)
+        scores = _scores(pairs, options, flat.reshape(scale.shape) * scale)
         largest = np.maximum.reduceat(scores, options.first)
         shares = np.exp(scores - largest[options.word])
         sums = np.add.reduceat(shares, options.first)
-        words = options.first.size
         loss = np.mean(np.log(sums) + largest - scores[options.right]) + penalty / 2 * (flat**2).sum()
         shares /= sums[options.word]
         shares[options.right] -= 1
         by_pair = np.zeros((2, len(pairs)), dtype=np.float32)
         by_pair[0, options.towards] = by_pair[1, options.back] = shares / words  # no pair comes twice in a direction
-        return float(loss), (by_pair @ pairs).astype(np.float64).reshape(-1) + penalty * flat
+        slope = (by_pair @ pairs).astype(np.float64) * scale
+        return float(loss), slope.reshape(-1) + penalty * flat
 
     # sums of float32 attention are good for seven digits, so that the loss cannot be followed further
     limits = {"maxiter": STEPS, "ftol": 1e-9, "gtol": 1e-6}
-    found = minimize(loss_and_slope, np.zeros(shape).reshape(-1), jac=True, method="L-BFGS-B", options=limits)
-    return found.x.reshape(shape), bool(found.nit < STEPS)
+    found = minimize(loss_and_slope, np.zeros(scale.size), jac=True, method="L-BFGS-B", options=limits)
+    return found.x.reshape(scale.shape) * scale, bool(found.nit < STEPS)
+
+
+def _spread(pairs: NDArray[np.float32], options: _Options) -> Floats:
+    """[direction, head]: by how much attention differs between the candidates of a word, root mean square."""
+    sizes = np.diff(np.append(options.first, options.word.size))
+    squares = np.zeros((2, pairs.shape[1]))
+    for direction, of_option in enumerate((options.towards, options.back)):
+        for head in range(pairs.shape[1]):
+            paid = pairs[of_option, head].astype(np.float64)
+            means = np.add.reduceat(paid, options.first) / sizes
+            squares[direction, head] = np.mean((paid - means[options.word]) ** 2)
+    return np.sqrt(squares)
 
 
 def _scores(pairs: NDArray[np.float32], options: _Options, weights: Floats) -> Floats:

@@ -344,13 +344,14 @@ def test_a_line_without_an_end_is_not_read_whole(file, monkeypatch, start):
     assert watched.largest == 104
 
 
-@pytest.mark.parametrize("end", ["", "\n"])
-def test_lines_up_to_a_mebibyte_are_read(file, end):
+@pytest.mark.parametrize("start", ["", "\ufeff"], ids=["plain", "byte order mark"])
+@pytest.mark.parametrize("end", ["", "\n"], ids=["no line feed", "line feed"])
+def test_lines_up_to_a_mebibyte_are_read(file, start, end):
     others = len("1\t" + "\t_" * 8 + end)
-    file.write_text("1\t" + "x" * (2**20 - others) + "\t_" * 8 + end)
+    file.write_text(start + "1\t" + "x" * (2**20 - others) + "\t_" * 8 + end, encoding="utf-8")
     [document] = read_conllu(file)
     assert len(document.text) == 2**20 - others
-    file.write_text("1\t" + "x" * (2**20 - others + 1) + "\t_" * 8 + end)
+    file.write_text(start + "1\t" + "x" * (2**20 - others + 1) + "\t_" * 8 + end, encoding="utf-8")
     with pytest.raises(CorpusError, match="line 1: the line has more than 1,048,576 bytes"):
         list(read_conllu(file))
 
@@ -360,6 +361,8 @@ def test_a_file_without_blank_lines_is_not_read_whole(file, monkeypatch):
     assert len(only_sentence(file, *(row(n, "a") for n in range(1, 6))).words) == 5
     message = refusal(file, *(row(n, "a") for n in range(1, 7)))
     assert ", line 1: expected a blank line after every sentence, got 5 lines without one" in message
+    file.write_text((row(1, "a") + "\n") * 100 + "\n" + row(1, "b"))
+    assert [len(block.lines) for block in blocks.blocks(file)] == [6, 1]
 
 
 # --------------------------------------------------------------------------------------------------------- going on

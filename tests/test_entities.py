@@ -202,6 +202,11 @@ def test_a_mention_of_a_token_holds_those_of_its_words_of_the_same_entity(file):
     assert document.mentions == (Mention(0, 2, "1"), Mention(1, 2, "1"))
 
 
+def test_a_token_closes_what_its_last_word_opens_and_a_first_word_what_its_token_opens(file):
+    [document] = read(file, "# newdoc", FIELDS, *words("1-2 zum 1)(2-x", "zu 2)", "dem (1-x", "a (3-x)"))
+    assert document.mentions == (Mention(0, 1, "2"), Mention(1, 2, "1"), Mention(2, 3, "3"))
+
+
 def test_the_field_order_of_the_file_holds(file):
     [document] = read(file, "# newdoc", "# global.Entity = etype-GRP", *words("a (person-7)"))
     assert document.mentions == (Mention(0, 1, "7"),)

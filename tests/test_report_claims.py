@@ -146,6 +146,36 @@ def test_what_is_confirmed_names_a_head_before_what_is_not() -> None:
     )
 
 
+def test_a_claim_from_evidence_names_a_head_before_a_rule_does() -> None:
+    obj = known("syntax.dep_to_head[obj]", (1, 1), 0.7, ABOVE, relation="obj", offset=("-2", 0.4))
+    scores = table({"position.mass[-1]": at(0.1, {(1, 1): 0.8})})
+    page = read(render_report(scores, {}, evidence_of([obj], [of_relation(obj)])))
+    assert page.one("td", id="L1H1").text == "YP"
+
+
+def test_subjects_are_told_once() -> None:
+    rows = [
+        known(metric, (1, 1), 0.7, ABOVE, relation=relation, offset=("+1", 0.4))
+        for metric, relation in (
+            ("syntax.dep_to_head[nsubj]", "nsubj"),
+            ("subject_verb.subject_to_verb", "subject_verb"),
+        )
+    ]
+    scores = table({"surface.confidence": at(0.1, {})})
+    both = findings(scores, evidence_of(rows, [of_relation(row) for row in rows]))
+    assert [finding.metric for finding in both] == ["subject_verb.subject_to_verb"]
+    alone = findings(scores, evidence_of(rows[:1], [of_relation(rows[0])]))
+    assert [finding.metric for finding in alone] == ["syntax.dep_to_head[nsubj]"]
+
+
+def test_a_group_of_pronouns_alone_gives_no_letter() -> None:
+    pro = known("choice[pro]", (1, 1), 0.9, ABOVE, first=("", 0.5))
+    every = known("choice[all]", (0, 0), 0.5, "not above chance", first=("", 0.5))
+    evidence = evidence_of([every, pro], [of_relation(every), of_relation(pro)], {("choice[pro]", 2, 2): (0.9, 0.1)})
+    page = read(render_report(table({"position.mass[-1]": at(0.1, {})}), {}, evidence))
+    assert {cell.text for cell in page.one("table", class_="map").one("tbody").all("td")} == {"·"}
+
+
 def test_a_cell_names_three_claims_and_counts_the_rest() -> None:
     rows = [
         known(f"syntax.dep_to_head[r{n}]", (1, 1), 0.5, "undecided", relation=f"r{n}", offset=("+1", 0.2))

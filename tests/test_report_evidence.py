@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from report_annotated import (
     SETTINGS,
+    annotated_evidence,
     annotated_page,
     annotated_rows,
     evidence_of,

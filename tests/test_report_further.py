@@ -47,12 +47,14 @@ def test_ensembles_have_a_small_table(scores: ScoreTable, evidence: Evidence) ->
         "low": 0.02,
         "high": 0.09,
         "decisions": 500,
+        "of": 1234,
     }
     page = read(render_report(scores, {"ensembles": [ensemble]}, evidence))
     ensembles = grid(section(page, "Relations"), "Ensembles of heads")
     assert rows_of(ensembles) == [
         ["Direct object → verbsyntax.dep_to_head[obj]", "500", "L2H0, L1H2, L9H9", ".780", ".720", "+.060.020 to .090"]
     ]
+    assert next(cell for cell in ensembles.all("td") if cell.text == "500").attributes["title"] == "drawn from 1,234"
     # the model has no L9H9, so there is nothing to link to
     assert [link.text for link in own(ensembles, "tbody").all("a")] == ["L2H0", "L1H2"]
 

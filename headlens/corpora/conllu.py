@@ -169,19 +169,17 @@ def _has_rows(block: Block) -> bool:
 
 def _add_brackets(rows: Rows, mentions: Mentions, before: int, entity_field: int) -> None:
     """Add the brackets of a sentence that `before` words of its document precede."""
-    found = list[tuple[tuple[int, int], Callable[[str, int, str], None], str, int, str]]()
+    found = list[tuple[tuple[int, bool], Callable[[str, int, str], None], str, int, str]]()
     for row in rows.marked:
         if "Entity=" not in row.misc:
             continue
         place = rows.place(row.line)
         first, last = row.first, row.stop - 1
-        is_word = first == last
         for bracket in _brackets(row, entity_field, place):
-            # what stands on a multiword token opens before, and closes after, what stands on its words
             if bracket.opens:
-                found.append(((first, 1 if is_word else 0), mentions.open, bracket.entity, first, place))
-            if bracket.closes:
-                found.append(((last, 1 if is_word else 2), mentions.close, bracket.entity, last, place))
+                found.append(((first, False), mentions.open, bracket.entity, first, place))
+            if bracket.closes:  # the row of a multiword token stands before those of its words
+                found.append(((last, first < last), mentions.close, bracket.entity, last, place))
     for _, take, entity, word, place in sorted(found, key=itemgetter(0)):
         take(entity, before + word, place)
 

@@ -171,8 +171,8 @@ def _first_lines(head: bytes) -> list[str] | None:
     return [line for line in lines if line.strip()][:_LINES]
 
 
-_ID = re.compile(r"[0-9]+([-.][0-9]+)?")
 _FIRST_ID = re.compile(r"1(-[0-9]+)?|0\.[0-9]+")
+_HEAD_CELL = re.compile(r"[0-9]+|_")
 
 
 def _is_conllu(lines: list[str]) -> bool:
@@ -180,13 +180,9 @@ def _is_conllu(lines: list[str]) -> bool:
 
 
 def _has_ten_columns(lines: list[str], separator: str | None) -> bool:
-    """Of the first rows; what is wrong further down is for the reader to say."""
-    rows = [line.split(separator) for line in lines if not line.startswith("#")][:2]
-    return (
-        bool(rows)
-        and _FIRST_ID.fullmatch(rows[0][0]) is not None
-        and all(len(cells) == COLUMNS and _ID.fullmatch(cells[0]) for cells in rows)
-    )
+    """Of the first row; what is wrong further down is for the reader to say."""
+    cells = next((line.split(separator) for line in lines if not line.startswith("#")), [])
+    return len(cells) == COLUMNS and bool(_FIRST_ID.fullmatch(cells[0]) and _HEAD_CELL.fullmatch(cells[6]))
 
 
 def _is_gum(lines: list[str]) -> bool:

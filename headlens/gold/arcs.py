@@ -15,7 +15,7 @@ from headlens.gold.by_input import ByInput
 from headlens.gold.scored_input import ScoredInput
 
 NOT_SCORED = frozenset({"root", "punct"})  # relations without a partner to find
-SUBJECTS = frozenset({"nsubj", "csubj"})
+SUBJECTS = frozenset({"nsubj", "csubj", "nsubjpass", "csubjpass"})  # the last two in parses by spaCy
 VERBS = frozenset({"VERB", "AUX"})
 ALL = "ALL"
 

@@ -57,11 +57,14 @@ def _ensembles(provenance: Provenance) -> Table | None:
 def _ensemble(entry: Mapping[str, Any]) -> Row:
     metric = str(entry.get("metric", ""))
     way = way_of(metric).arrow if metric else NOTHING
-    decisions, gain = _number(entry.get("decisions")), _number(entry.get("gain"))
+    decisions, gain, every = (_number(entry.get(name)) for name in ("decisions", "gain", "of"))
     return Row(
         (
             Cell(way[:1].upper() + way[1:], note=metric),
-            Cell(f"{decisions:,.0f}" if math.isfinite(decisions) else NOTHING),
+            Cell(
+                f"{decisions:,.0f}" if math.isfinite(decisions) else NOTHING,
+                hover=f"drawn from {every:,.0f}" if every > decisions else "",
+            ),
             Cell(NOTHING, heads=tuple(str(head) for head in _listed(entry.get("heads")))),
             Cell(_share(_number(entry.get("held_out"))), is_strong=True),
             Cell(_share(_number(entry.get("single")))),

@@ -60,6 +60,8 @@ _GROUPS = {
     "feminine": "Feminine pronouns",
     "masculine": "Masculine pronouns",
     "winograd": "Winograd schemas",
+    "type1": "Type 1 sentences",
+    "type2": "Type 2 sentences",
 }
 _UNMATCHED = "_unmatched"
 _EARLIER = "earlier mention of the same entity"
