@@ -142,8 +142,9 @@ def weigh(
     documents, averaged over repeats. Their 95% intervals are from resampling documents, the choices as they were.
 
     The p of a head is that of its excess over the permutation null that it excels least; where a metric has none, over
-    such a rival. Informed rivals are shown and bar no claim. `family` names the metrics that are tested together, all by default: leave out those that count the
-    same decisions again. Those with fewer than `minimum` decisions are never part of it.
+    such a rival. Informed rivals are shown and bar no claim. `family` names the metrics that are tested together, all
+    by default: leave out those that count the same decisions again. Those with fewer than `minimum` decisions are
+    never part of it.
 
     Raises OutputError where no document holds a decision, or `family` names an unknown metric.
     """

@@ -1,4 +1,4 @@
-"""Right decisions of heads that know nothing but position: each head's own profile of relative positions, scored alike."""
+"""Heads that know nothing but position: each head's own profile of relative positions, scored as the head is."""
 
 from __future__ import annotations
 

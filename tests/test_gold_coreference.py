@@ -58,14 +58,21 @@ def test_a_chunk_is_of_one_document_that_has_mentions() -> None:
 
 
 def test_mentions_are_counted_from_the_first_word_of_their_chunk() -> None:
-    marked = (Mention(0, 1, "a"), Mention(3, 5, "b"), Mention(4, 6, "c"), Mention(5, 7, "a"), Mention(8, 10, "d"))
-    found = chunks([document(5, 5, mentions=marked)], most=6)
-    # the third reaches over the border of two chunks, so that it is in neither
+    marked = (
+        Mention(0, 1, "a"),
+        Mention(3, 5, "b"),
+        Mention(4, 6, "c"),  # reaches over the border of two chunks, so that it is in neither
+        Mention(5, 7, "a"),
+        Mention(8, 10, "d"),
+        Mention(10, 11, "b"),
+    )
+    found = chunks([document(5, 5, 5, mentions=marked)], most=6)
     assert [chunk.mentions for chunk in found] == [
         (Mention(0, 1, "a"), Mention(3, 5, "b")),
         (Mention(0, 2, "a"), Mention(3, 5, "d")),
+        (Mention(0, 1, "b"),),
     ]
-    assert [chunk.sentences[0].words[0] for chunk in found] == ["w0", "w5"]
+    assert [chunk.sentences[0].words[0] for chunk in found] == ["w0", "w5", "w10"]
 
 
 # ---------------------------------------------------------------------------------------------------------- head words

@@ -37,6 +37,8 @@ def test_a_pronoun_chooses_among_all_words_of_its_candidates() -> None:
 def test_a_pronoun_of_several_words_asks_its_first() -> None:
     long = Choice(5, 7, (Candidate(*ANN, True), Candidate(*EVE, False)))
     assert choices_of(long).word.tolist() == [5]
+    assert choices_of(long, scored=seen(9, without=(6,))).word.tolist() == [5]
+    assert choices_of(long, scored=seen(9, without=(5,))).left_out == {NOT_VISIBLE: 1}
 
 
 def test_chance_is_one_of_the_candidates() -> None:

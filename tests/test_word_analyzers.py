@@ -194,6 +194,9 @@ def test_a_word_of_a_causal_model_abstains_by_the_first_word() -> None:
     drawn = heads(["1 . . .", ".9 .1 . .", ".5 .2 .3 .", ".3 .4 .2 .1"])
     # b has no candidate and is not asked; c rests on a, d prefers b
     assert scores_of(analyzer, between(batch, drawn, is_causal=True), batch)[ABSTENTION] == [0.5]
+    # the same beside a special token of little weight
+    beside = between(batch, drawn, is_causal=True, to_special=torch.full((1, 1, 4, 1), 0.05, dtype=torch.float64))
+    assert scores_of(analyzer, beside, batch)[ABSTENTION] == [0.5]
 
 
 # ----------------------------------------------------------------------------------------------- expected by chance
