@@ -14,7 +14,7 @@ from headlens.analyzers import DecisionAnalyzer, Phrases, Shortlisted, Syntax, W
 from headlens.documents import Document, Sentence
 from headlens.encode import EncodedWords, encode_words
 from headlens.evidence import Rival
-from headlens.gold.arcs import syntax_arcs
+from headlens.gold.arcs import FROM_HEAD, TO_HEAD, Arcs, dependencies, syntax_arcs
 from headlens.gold.coreference import antecedents, chunks
 from headlens.gold.phrases import phrasings
 from headlens.gold.pronouns import pronoun_choices
@@ -35,6 +35,9 @@ class Reading:
     analyzers: tuple[WordAnalyzer, ...]
     rivals: Mapping[str, MakeRivals]  # by name of the analyzer
     counts: Mapping[str, int] = field(default_factory=dict)  # what was left out, and why
+    asked: Mapping[str, int] = field(
+        default_factory=dict
+    )  # dependencies there are, and decisions made of them each way
     sentences: Sequence[Sentence] = ()  # by input, where each is one sentence
     scored: Mapping[int, ScoredInput] = field(default_factory=dict)  # by input, for those that the model reads
 
@@ -83,7 +86,8 @@ def read_sentences(
         if len(choices):
             analyzers.append(Shortlisted("choice", choices, _longest(scored)))
             made["choice"] = lambda fold_of, folds: rivals.of_shortlists(choices, fold_of, folds)
-    return Reading(encoded, document_of, tuple(analyzers), made, counts, sentences, scored)
+    asked = _asked(arcs, [sentences[number] for number in scored])
+    return Reading(encoded, document_of, tuple(analyzers), made, counts, asked, sentences, scored)
 
 
 def read_chunks(
@@ -123,6 +127,16 @@ def scored_inputs(encoded: EncodedWords, *, is_causal: bool) -> dict[int, Scored
     return {
         number: ScoredInput(present, is_causal, has_sink) for number, present in encoded.present.items()
     }  # fmt: skip
+
+
+def _asked(arcs: Arcs, sentences: Sequence[Sentence]) -> dict[str, int]:
+    """A causal model is asked about a dependency in one direction only, and about none with its sink."""
+    stems = [arcs.labels[label].partition("[")[0] for label in arcs.label]
+    return {
+        "dependencies": sum(1 for sentence in sentences for _ in dependencies(sentence)),
+        "dep_to_head": stems.count(TO_HEAD),
+        "head_to_dep": stems.count(FROM_HEAD),
+    }
 
 
 def _longest(scored: Mapping[int, ScoredInput]) -> int:

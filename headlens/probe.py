@@ -110,7 +110,8 @@ def probe(
     most_sentences, most_bytes
         Sentences are drawn at random up to this number, and as long as their attention needs no more memory.
     penalty
-        Times half the sum of the squared weights is added to the mean loss of a word.
+        Times half the sum of the squared weights is added to the mean loss of a word. A weight is that of attention
+        in units of its spread among the candidates of a word, so that heads with nearly even attention have their say.
 
     Raises
     ------

@@ -53,6 +53,7 @@ def word_facts(documents: Sequence[Document], readings: Sequence[Reading]) -> di
     """Counts of the sentences, and of the chunks for coreference where there are such."""
     sentences, *chunks = readings
     facts = {"documents": len(documents), **_counts(sentences.encoded), "left_out": dict(sentences.counts)}
+    facts |= {"syntax": dict(sentences.asked)} if sentences.asked.get("dependencies") else {}
     return facts | ({"coreference": _counts(chunks[0].encoded)} if chunks else {})
 
 
@@ -81,6 +82,12 @@ def notes_on_words(documents: Sequence[Document], readings: Sequence[Reading]) -
         notes.append(f"Without a token of their own, so left out: {count}.")
     notes += [f"Pronouns left out, because {reason}: {count:,}." for reason, count in readings[0].counts.items()]
     scored = {analyzer.name for reading in readings for analyzer in reading.analyzers}
+    asked = readings[0].asked
+    if "syntax" in scored and asked["dep_to_head"] < asked["dependencies"]:
+        notes.append(
+            f"Of {asked['dependencies']:,} dependencies, {asked['dep_to_head']:,} can be asked from the dependent to its "
+            f"head and {asked['head_to_dep']:,} the other way; the others have no answer in the model's sight."
+        )
     if "syntax" not in scored:
         notes.append("The corpus marks no dependencies, so there are no scores of syntax.")
     if not scored & {"coref", "choice"}:

@@ -32,7 +32,8 @@ def tally_of(analyzer: DecisionAnalyzer, batch: Batch, layers: list[list[Tensor]
     of_layers = [analyzer.observe(between(batch, *probs), batch) for probs in layers]
     sums = {analyzer.name: {key: torch.stack([of[key] for of in of_layers], dim=1) for key in of_layers[0]}}
     tally = Tally([analyzer], folds)
-    tally.add(sums, sums, batch.document)
+    of_nothing = {name: {key: torch.zeros_like(value) for key, value in own.items()} for name, own in sums.items()}
+    tally.add(sums, of_nothing, batch.document)
     return tally
 
 
@@ -123,6 +124,15 @@ def test_the_split_into_batches_is_of_no_matter() -> None:
     one = correct_by_position(tally, analyzer, [together], is_causal=False)
     assert one.sum() > 0
     assert torch.equal(one, correct_by_position(tally, analyzer, apart, is_causal=False))
+
+
+def test_inputs_of_one_fold_add_up() -> None:
+    analyzer, batch = syntax(), whole_words(5, 3)
+    layers = [random_heads(3, 5, 3)]
+    apart = correct_by_position(tally_of(analyzer, batch, layers), analyzer, [batch], is_causal=False)
+    together = correct_by_position(tally_of(analyzer, batch, layers, folds=1), analyzer, [batch], is_causal=False)
+    assert (apart.sum(dim=(1, 2, 3)) > 0).all()
+    assert torch.equal(together[0], apart.sum(dim=0))
 
 
 def test_equal_to_a_plain_loop() -> None:

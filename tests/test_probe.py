@@ -202,6 +202,20 @@ def slow_loss(
     return torch.stack(losses).mean(), right
 
 
+def slow_spread(
+    probs: Sequence[Tensor], sentences: Sequence[Sentence], numbers: Sequence[int], without: int | None
+) -> Tensor:
+    """[direction, head]: root mean square of attention about its mean over the candidates of each word."""
+    deviations = []
+    for number in numbers:
+        a = probs[number]
+        for word, _ in arcs_of(sentences[number], without):
+            others = [other for other in range(a.shape[1]) if other not in (word, without)]
+            both = torch.stack([a[:, others, word], a[:, word, others]])
+            deviations.append(both - both.mean(dim=-1, keepdim=True))
+    return torch.cat(deviations, dim=-1).square().mean(dim=-1).sqrt()
+
+
 @pytest.mark.parametrize("without", [None, 1])
 def test_equal_to_a_fit_by_other_means(without: int | None) -> None:
     sentences, penalty = trees(24, seed=3), 1e-2
@@ -214,12 +228,14 @@ def test_equal_to_a_fit_by_other_means(without: int | None) -> None:
     sides = [np.flatnonzero(first).tolist(), np.flatnonzero(~first).tolist()]
     right: list[tuple[int, bool]] = []
     for here, there in ((0, 1), (1, 0)):
+        spread = slow_spread(probs, sentences, sides[there], without)
         weights = torch.zeros(2, 6, dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.LBFGS([weights], max_iter=60, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
 
-        def closure(weights: Tensor = weights, side: list[int] = sides[there]) -> Tensor:
+        def closure(weights: Tensor = weights, side: list[int] = sides[there], spread: Tensor = spread) -> Tensor:
             weights.grad = None
-            loss = slow_loss(weights, probs, sentences, side, without)[0] + penalty / 2 * weights.square().sum()
+            loss, _ = slow_loss(weights, probs, sentences, side, without)
+            loss = loss + penalty / 2 * (weights * spread).square().sum()
             loss.backward()
             return loss
 
@@ -243,6 +259,14 @@ def test_batches_make_no_difference(size: int) -> None:
     whole = probe(attention_of(probs), sentences, all_seen(sentences), fold_of)
     given = attention_of(probs, layers=3, size=size)[::-1]
     assert probe(given, sentences, all_seen(sentences), fold_of) == whole
+
+
+def test_the_scale_of_attention_makes_no_difference() -> None:
+    sentences = trees(24, seed=3)
+    probs, fold_of = weak_signal(sentences), np.arange(24) % 6
+    faint = [0.2 + one * torch.tensor([1e-3, 1e-3, 1, 1, 1e-3, 1])[:, None, None] for one in probs]
+    found, other = (probe(attention_of(p), sentences, all_seen(sentences), fold_of) for p in (probs, faint))
+    assert other.uas == found.uas
 
 
 # ------------------------------------------------------------------------------------------------------- random models

@@ -118,6 +118,16 @@ def test_coreference_without_dependencies_says_so() -> None:
     ]
 
 
+def test_what_a_corpus_marks_is_not_said_to_be_missing(page: Node) -> None:
+    assert "marks no" not in page.text
+
+
+@pytest.mark.parametrize("metric", ["coref[all]", "choice[all]"])
+def test_either_kind_of_coreference_is_enough(metric: str) -> None:
+    both = table({"syntax.abstention": at(0.1, {}), metric: at(0.1, {})}, with_macro=False)
+    assert "marks no" not in read(render_report(both, {})).text
+
+
 def test_plain_text_has_neither() -> None:
     page = read(render_report(table({"surface.cls": at(0.1, {})}), {}))
     assert [heading.text for heading in page.all("h2")][2:] == ["Surface", "Methods", "Provenance"]

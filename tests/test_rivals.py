@@ -111,6 +111,8 @@ def test_without_parts_of_speech_there_is_no_option() -> None:
     arcs, rival = by_kind(bare_dog)
     assert rival.options == ()
     assert rival.correct.shape == (1, len(arcs.metrics), 0)
+    beside, rival = by_kind(bare_dog, DOG)
+    assert counts(rival, beside, "syntax.dep_to_head[det]") == [{}, {"1. NOUN after": 1}]
 
 
 def test_options_that_are_right_in_a_twentieth_of_every_metric_are_left_out() -> None:
@@ -168,11 +170,12 @@ def test_baselines_of_shortlists_are_counted_by_fold_and_metric() -> None:
             question(1, ("all", "pro"), True, False),
             question(2, ("all", "pro"), True, False),
             question(3, ("all",), False, True),
+            question(3, ("all",), True, True),
         ],
         ["all", "pro"],
     )
     found = of_shortlists(listed, np.array([1, 0, 1, 1]), 3)
     assert {name: rival.options for name, rival in found.items()} == {"first": ("first",), "nearest": ("nearest",)}
-    assert found["first"].correct[:, :, 0].tolist() == [[1, 1], [2, 1], [0, 0]]
-    assert found["nearest"].correct[:, :, 0].tolist() == [[0, 0], [2, 0], [0, 0]]
+    assert found["first"].correct[:, :, 0].tolist() == [[1, 1], [3, 1], [0, 0]]
+    assert found["nearest"].correct[:, :, 0].tolist() == [[0, 0], [3, 0], [0, 0]]
     assert not found["first"].is_informed

@@ -410,6 +410,13 @@ def test_inputs_without_a_question_add_nothing() -> None:
     assert analyzer.score({key: value.sum(dim=0) for key, value in sums.items()})["choice[all]"].isnan().all()
 
 
+def test_without_any_question_there_is_nothing_to_be_right_about() -> None:
+    batch = whole_words(4)
+    sums = shortlisted().observe(between(batch, *random_heads(2, 4)), batch)
+    assert sums["correct"].shape == (1, 2, 0)
+    assert sums["total"].shape == sums["by_chance"].shape == (1, 1, 0)
+
+
 # ------------------------------------------------------------------------------------------------------------- phrases
 
 #                 her        very       old        cat        saw         the        dog        !
@@ -840,6 +847,16 @@ def test_slices_of_few_rows_change_nothing(family: str, monkeypatch: pytest.Monk
     for name, totals_of in whole.model.items():
         for key, value in totals_of.sums.items():
             torch.testing.assert_close(sliced.model[name].sums[key], value, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_chance_is_the_same_in_slices_of_few_rows(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = passed(family, "together")
+    monkeypatch.setattr("headlens.analyze._UNIFORM_ROWS_BYTES", 1)
+    sliced = passed(family, "together")
+    for name, totals_of in whole.uniform.items():
+        for key, value in totals_of.sums.items():
+            torch.testing.assert_close(sliced.uniform[name].sums[key], value, rtol=0, atol=1e-10)
 
 
 def test_a_table_of_a_pass_has_chance_support_and_no_mean_of_inputs() -> None:
