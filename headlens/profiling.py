@@ -126,7 +126,7 @@ class Profile:
     def _repr_html_(self) -> str:
         from headlens.report import render_summary
 
-        return render_summary(self.scores, self.provenance)
+        return render_summary(self.scores, self.provenance, self.evidence)
 
 
 def profile(

@@ -84,9 +84,9 @@ def notes_on_words(documents: Sequence[Document], readings: Sequence[Reading]) -
     scored = {analyzer.name for reading in readings for analyzer in reading.analyzers}
     asked = readings[0].asked
     if "syntax" in scored and asked["dep_to_head"] < asked["dependencies"]:
+        both = f"{asked['dep_to_head']:,} can be asked from the dependent to its head and {asked['head_to_dep']:,} back"
         notes.append(
-            f"Of {asked['dependencies']:,} dependencies, {asked['dep_to_head']:,} can be asked from the dependent to its "
-            f"head and {asked['head_to_dep']:,} the other way; the others have no answer in the model's sight."
+            f"Of {asked['dependencies']:,} dependencies, {both}; of the others the model cannot see the answer."
         )
     if "syntax" not in scored:
         notes.append("The corpus marks no dependencies, so there are no scores of syntax.")

@@ -854,9 +854,16 @@ def test_chance_is_the_same_in_slices_of_few_rows(family: str, monkeypatch: pyte
     whole = passed(family, "together")
     monkeypatch.setattr("headlens.analyze._UNIFORM_ROWS_BYTES", 1)
     sliced = passed(family, "together")
-    for name, totals_of in whole.uniform.items():
-        for key, value in totals_of.sums.items():
-            torch.testing.assert_close(sliced.uniform[name].sums[key], value, rtol=0, atol=1e-10)
+    for analyzer in analyzers_of(family == "gpt2"):
+        levels = [
+            analyzer.chance(
+                {key: value.double().sum(dim=0) for key, value in tally.uniform[analyzer.name].sums.items()}
+            )
+            for tally in (whole, sliced)
+        ]
+        assert list(levels[0]) == list(levels[1]) == [metric.name for metric in analyzer.metrics]
+        for name, level in levels[0].items():
+            torch.testing.assert_close(levels[1][name], level, rtol=0, atol=1e-10, equal_nan=True)
 
 
 def test_a_table_of_a_pass_has_chance_support_and_no_mean_of_inputs() -> None:
