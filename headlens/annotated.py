@@ -13,6 +13,7 @@ from headlens import rivals
 from headlens.analyzers import DecisionAnalyzer, Phrases, Shortlisted, Syntax, WordAnalyzer
 from headlens.documents import Document, Sentence
 from headlens.encode import EncodedWords, encode_words
+from headlens.errors import CorpusError
 from headlens.evidence import Rival
 from headlens.gold.arcs import FROM_HEAD, TO_HEAD, Arcs, dependencies, syntax_arcs
 from headlens.gold.coreference import antecedents, chunks
@@ -81,6 +82,7 @@ def read_sentences(
         analyzers.append(Phrases(marks, is_causal=is_causal))
     document_of = np.array([number for number, _ in placed], dtype=np.int64)
     if any(document.choices for document in documents):
+        _check_one_sentence_each(documents)
         choices = pronoun_choices({n: documents[number] for n, number in enumerate(document_of.tolist())}, scored)
         counts |= choices.left_out
         if len(choices):
@@ -127,6 +129,15 @@ def scored_inputs(encoded: EncodedWords, *, is_causal: bool) -> dict[int, Scored
     return {
         number: ScoredInput(present, is_causal, has_sink) for number, present in encoded.present.items()
     }  # fmt: skip
+
+
+def _check_one_sentence_each(documents: Sequence[Document]) -> None:
+    for document in documents:
+        if document.choices and len(document.sentences) != 1:
+            raise CorpusError(
+                f"{document.id}: a pronoun and its candidates are read as one input, so a document with choices must be "
+                f"one Sentence, however long; got {len(document.sentences)}."
+            )
 
 
 def _asked(arcs: Arcs, sentences: Sequence[Sentence]) -> dict[str, int]:
