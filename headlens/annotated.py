@@ -135,7 +135,7 @@ def _check_one_sentence_each(documents: Sequence[Document]) -> None:
     for document in documents:
         if document.choices and len(document.sentences) != 1:
             raise CorpusError(
-                f"{document.id}: a pronoun and its candidates are read as one input, so a document with choices must be "
+                f"{document.id}: a pronoun and its candidates are read as one input, so its document must be "
                 f"one Sentence, however long; got {len(document.sentences)}."
             )
 
