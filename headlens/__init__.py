@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headlens.capture import capture
     from headlens.collect import collect
     from headlens.corpora import Corpus, read_corpus, texts
-    from headlens.documents import Document, Sentence
+    from headlens.documents import Choice, Document, Mention, Sentence
     from headlens.errors import HeadlensError
     from headlens.models import load_model
     from headlens.profiling import Profile, profile
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Choice": "documents",
     "Corpus": "corpora",
     "Document": "documents",
     "HeadlensError": "errors",
+    "Mention": "documents",
     "MultiHeadAttention": "attention",
     "Profile": "profiling",
     "ScoreTable": "scores",
@@ -44,9 +46,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "Choice",
     "Corpus",
     "Document",
     "HeadlensError",
+    "Mention",
     "MultiHeadAttention",
     "Profile",
     "ScoreTable",

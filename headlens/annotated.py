@@ -74,10 +74,7 @@ def read_sentences(
     arcs = syntax_arcs(sentences, scored)
     if len(arcs):
         analyzers.append(Syntax(arcs, _longest(scored), is_causal=is_causal))
-        made["syntax"] = lambda fold_of, folds: {
-            rivals.OFFSET: rivals.constant_offset(arcs, fold_of, folds),
-            rivals.BY_POS: rivals.by_part_of_speech(arcs, sentences, scored, fold_of, folds, minimum=MINIMUM),
-        }
+        made["syntax"] = lambda fold_of, folds: _rivals_of_syntax(arcs, sentences, scored, fold_of, folds)
     if marks := phrasings(sentences, scored):
         analyzers.append(Phrases(marks, is_causal=is_causal))
     document_of = np.array([number for number, _ in placed], dtype=np.int64)
@@ -129,6 +126,18 @@ def scored_inputs(encoded: EncodedWords, *, is_causal: bool) -> dict[int, Scored
     return {
         number: ScoredInput(present, is_causal, has_sink) for number, present in encoded.present.items()
     }  # fmt: skip
+
+
+def _rivals_of_syntax(
+    arcs: Arcs,
+    sentences: Sequence[Sentence],
+    scored: Mapping[int, ScoredInput],
+    fold_of: NDArray[np.int64],
+    folds: int,
+) -> dict[str, Rival]:
+    found = {rivals.OFFSET: rivals.constant_offset(arcs, fold_of, folds)}
+    by_pos = rivals.by_part_of_speech(arcs, sentences, scored, fold_of, folds, minimum=MINIMUM)
+    return found if by_pos is None else found | {rivals.BY_POS: by_pos}
 
 
 def _check_one_sentence_each(documents: Sequence[Document]) -> None:

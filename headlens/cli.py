@@ -20,6 +20,7 @@ from headlens.files import printable
 if TYPE_CHECKING:
     from headlens.corpora.describe import Description
     from headlens.documents import Document
+    from headlens.evidence_table import Evidence
     from headlens.profiling import Profile, Progress
 
 app = typer.Typer(
@@ -118,7 +119,8 @@ def _profile(
 ) -> None:
     """Score every head of MODEL on a corpus and write a report.
 
-    Writes scores.parquet, scores.csv, profile.json and report.html to the folder given by --out.
+    Writes scores.parquet, scores.csv, profile.json and report.html to the folder given by --out; of annotated corpora
+    also evidence.csv and tests.parquet.
 
     Example: headlens profile minilm --corpus notes.txt --out reports/minilm
     """
@@ -315,6 +317,15 @@ def _columns(given: str | None) -> dict[str, str] | None:
     return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
+def _verdicts(evidence: Evidence) -> str:
+    """How many relations got each verdict, the best first."""
+    from headlens.evidence_table import VERDICTS
+
+    found = [row.verdict for row in evidence.relations]
+    told = [f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found]
+    return f"of {len(found)} relations and kinds of reference: {', '.join(told)}"
+
+
 def _folder(out: Path | None, model: str) -> Path:
     if out is None:
         name = Path(model).expanduser().resolve().name if Path(model).expanduser().is_dir() else Path(model).name
@@ -390,4 +401,6 @@ def _tell(result: Profile, report: Path) -> None:
         typer.echo(f"Note: {note}")
     for finding in findings(result.scores, result.evidence):
         typer.echo(f"- {finding.text}")
+    if result.evidence is not None:
+        typer.echo(f"Evidence: {_verdicts(result.evidence)}")
     typer.echo(f"Report: {report}")

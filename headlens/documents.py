@@ -28,7 +28,7 @@ class Sentence:
     spans: tuple[Span, ...]
     upos: tuple[str, ...] | None = None
     lemmas: tuple[str, ...] | None = None
-    heads: tuple[int, ...] | None = None  # index of the head word in this sentence; ROOT has none
+    heads: tuple[int, ...] | None = None  # index of the head in this sentence, from 0; ROOT (-1): none
     relations: tuple[str, ...] | None = None  # of each word to its head, with subtypes: "nsubj:pass"
     id: str = "a sentence"  # where it came from, for messages: "file.conllu:12"
     space_after: bool = True  # whether white space follows it in its document
@@ -45,6 +45,11 @@ class Sentence:
                 raise CorpusError(
                     f"{self.id}: word {number} stands on characters {start} to {stop} of a text of {len(self.text)}."
                 )
+        if self.heads is not None and ROOT not in self.heads:
+            raise CorpusError(
+                f"{self.id}: no word is the root; heads are counted from 0, and the root's own is {ROOT} (in treebanks "
+                "from 1, and it is 0)."
+            )
         for number, head in enumerate(self.heads or (), start=1):
             if not (head == ROOT or 0 <= head < len(self.words)) or head == number - 1:
                 raise CorpusError(f"{self.id}: word {number} has no word of this sentence for its head.")

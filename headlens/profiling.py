@@ -345,7 +345,10 @@ def _read(given: CorpusLike, *, unit: str, limit: int | None) -> Corpus:
     if len(documents) == len(listed) > 0:
         return Corpus(documents[:limit])
     if len(paths) < len(listed):
-        raise CorpusError("A corpus is text files or Documents (headlens.texts makes them of strings), not a mixture.")
+        raise CorpusError(
+            "A corpus is files or Documents, not a mixture (headlens.texts makes Documents of strings, "
+            "Document.of_sentences of Sentences)."
+        )
     return read_corpus(paths, unit=unit, limit=limit)
 
 

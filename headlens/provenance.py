@@ -40,7 +40,7 @@ def corpus_facts(corpus: Corpus, *, limit: int | None) -> dict[str, Any]:
     return {
         "files": [dict(source) for source in corpus.sources],
         "unit": corpus.unit_of_documents,
-        "limit": limit,
+        "limit": corpus.limit if limit is None else limit,
         "skipped": corpus.skipped,
     }
 

@@ -39,16 +39,19 @@ def by_part_of_speech(
     folds: int,
     *,
     minimum: int,
-) -> Rival:
+) -> Rival | None:
     """The answer is the n-th word of one part of speech to the left, or to the right (after Limisiewicz et al. 2020).
 
-    Only options that are right in over a twentieth of the decisions of some metric with `minimum` decisions are kept.
+    Only options that are right in over a twentieth of the decisions of some metric with `minimum` decisions are kept;
+    None where there is no such metric, or parts of speech are not annotated.
     """
     keys = [_nth_of_its_kind(arcs, place, sentences, scored) for place in range(len(arcs))]
     names = sorted({key for key in keys if key})
     number = {name: place for place, name in enumerate(names)}
     option = np.array([number.get(key, -1) for key in keys], dtype=np.int64)
     kept = _frequent(option, len(names), arcs, minimum)
+    if not kept.size:
+        return None
     renumbered = np.full(len(names) + 1, -1)
     renumbered[kept] = np.arange(kept.size)
     return Rival(

@@ -77,7 +77,7 @@ def main(
 
 
 def as_table(scores: headlens.ScoreTable, evidence: Evidence, title: str) -> Table:
-    table = Table(title=f"Clark et al. 2019, and {title}; accuracies in percent")
+    table = Table(title=f"Clark et al. 2019 (their notebook), and {title}; accuracies in percent, heads counted from 0")
     for name in ("relation", "UD"):
         table.add_column(name)
     for name in ("paper's head", "paper", "(offset)", "that head here", "best head here", "here", "(offset)"):

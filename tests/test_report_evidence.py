@@ -47,8 +47,8 @@ def test_a_relation_stands_beside_everything_it_must_be_held_against(page: Node)
         "Part of speech",
         "Own profile",
         "Gain",
-        "p",
-        "q",
+        "p any",
+        "q head",
         "Verdict",
     ]
     assert row_of(relations, "Direct object") == [
@@ -115,7 +115,7 @@ def test_each_direction_has_a_row_that_opens_on_request(page: Node) -> None:
         "Subject (nsubj:pass) → predicatesyntax.dep_to_head[nsubj:pass]",
         "Noun → adposition or case markersyntax.head_to_dep[case]",
     ]
-    assert "p" not in headings(directions)
+    assert "p any" not in headings(directions)
     assert row_of(directions, "Verb → direct object")[6:] == [
         ".150+2",
         "–",

@@ -51,6 +51,7 @@ class Corpus(Sequence[Document]):
     skipped_examples: Sequence[str] = ()  # the first messages
     notes: Sequence[str] = ()  # what a reader of results must know
     unit_of_documents: str = ""
+    limit: int | None = None  # of documents that were to be read
 
     @overload
     def __getitem__(self, index: int) -> Document: ...
@@ -125,6 +126,7 @@ def read_corpus(
         skipped.examples,
         [*_notes(parsed, parser), *_notes_on_units(units)],
         "mixed" if len(units) > 1 else next(iter(units)),
+        limit,
     )
 
 
@@ -163,7 +165,7 @@ class _Skipped:
 def _listed(paths: StrPath | Iterable[StrPath]) -> list[StrPath]:
     listed: list[StrPath] = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not listed:
-        raise CorpusError("A corpus needs at least one text file; none was named.")
+        raise CorpusError("A corpus needs at least one file or Document; none was given.")
     return listed
 
 

@@ -240,8 +240,10 @@ class _Layout:
                 "over the baseline in bold, the strongest that a head must be above; its 95% interval",
                 width="w-reach",
             ),
-            *([Column("p", "that any head attends this way", width="w-short")] if self.has_any else []),
-            Column("q", "of this head among all heads and metrics tested (Benjamini and Hochberg)", width="w-short"),
+            *([Column("p any", "that any head attends this way", width="w-short")] if self.has_any else []),
+            Column(
+                "q head", "of this head among all heads and metrics tested (Benjamini and Hochberg)", width="w-short"
+            ),
             Column("Verdict", is_number=False, width="w-verdict"),
         )
 
