@@ -314,6 +314,9 @@ def _columns(given: str | None) -> dict[str, str] | None:
     pairs = [part.partition("=") for part in given.split(",")]
     if not all(ours.strip() and equals for ours, equals, _ in pairs):  # "text=": there is no such column
         raise CorpusError(f"--columns takes OURS=THEIRS, several with commas between them; got {given!r}.")
+    named = [ours.strip() for ours, _, _ in pairs]
+    if twice := [name for name in named if named.count(name) > 1]:
+        raise CorpusError(f"--columns names {twice[0]} twice; give each of our columns one of theirs.")
     return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 

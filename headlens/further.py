@@ -20,7 +20,8 @@ from headlens.probe import probe
 from headlens.tally import Tally
 from headlens.word_pass import word_attention
 
-NO_SYNTAX = "The corpus marks no dependencies, so there is neither an ensemble nor a probe."
+NOTHING_ASKED = "There is nothing that heads can be right or wrong about, so there are no controls, ensembles or probe."
+NO_SYNTAX = "There are no dependencies to ask about, so there is neither an ensemble nor a probe."
 
 Say = Callable[[str], None]  # told what is being done
 
@@ -46,6 +47,8 @@ def analyze_further(
 ) -> tuple[dict[str, Any], list[str]]:
     """Entries of the provenance, and notes on what could not be done."""
     found, notes = dict[str, Any](), list[str]()
+    if asked and not any(reading.analyzers for reading in passes.readings):
+        return found, [NOTHING_ASKED]
     if asked.controls:
         say("scoring copies with random weights")
         found["controls"] = controls(network, lambda copy: _decided(copy, passes, way), asked.controls, seed).to_dict()

@@ -84,14 +84,22 @@ def notes_on_words(documents: Sequence[Document], readings: Sequence[Reading]) -
     scored = {analyzer.name for reading in readings for analyzer in reading.analyzers}
     asked = readings[0].asked
     if "syntax" in scored and asked["dep_to_head"] < asked["dependencies"]:
-        both = f"{asked['dep_to_head']:,} can be asked from the dependent to its head and {asked['head_to_dep']:,} back"
-        notes.append(
-            f"Of {asked['dependencies']:,} dependencies, {both}; of the others the model cannot see the answer."
-        )
+        both = f"{asked['dep_to_head']:,} are asked from the dependent to its head and {asked['head_to_dep']:,} back"
+        notes.append(f"Of {asked['dependencies']:,} dependencies, {both}; the answers of the others cannot be chosen.")
     if "syntax" not in scored:
-        notes.append("The corpus marks no dependencies, so there are no scores of syntax.")
+        notes.append(
+            f"None of the {asked['dependencies']:,} dependencies can be asked of this model, so there are no scores of "
+            "syntax."
+            if asked.get("dependencies")
+            else "The corpus marks no dependencies (heads and relations), so there are no scores of syntax."
+        )
     if not scored & {"coref", "choice"}:
-        notes.append("The corpus marks no coreference, so there are no scores of it.")
+        is_marked = any(document.mentions or document.choices for document in documents)
+        notes.append(
+            "No mention has an antecedent that this model can look at, so there are no scores of coreference."
+            if is_marked
+            else "The corpus marks no coreference, so there are no scores of it."
+        )
     if len(documents) == 1:
         notes.append("There is only one document, and intervals come from resampling documents: there are none.")
     return notes + _notes_on_tokens(sentences)

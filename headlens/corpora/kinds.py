@@ -106,6 +106,8 @@ def parse_spec(spec: str | os.PathLike[str]) -> Spec:
     kind, where no path is given or no file is there, and for a file whose kind is not certain.
     """
     named = os.fspath(spec)
+    if not named.strip():
+        raise CorpusError("A corpus is named as KIND:FILE or as a file; got an empty name.")
     kind, colon, path = named.partition(":")
     if colon and kind in CORPORA:
         if not path.strip():
