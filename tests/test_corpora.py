@@ -340,7 +340,7 @@ def test_strings_are_numbered_documents():
 
 @pytest.mark.parametrize("call", [read_corpus, describe_files])
 def test_no_file_at_all_is_refused(call):
-    with pytest.raises(CorpusError, match="at least one text file; none was named"):
+    with pytest.raises(CorpusError, match="at least one file or Document; none was given"):
         call([])
 
 

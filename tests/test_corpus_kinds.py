@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,18 +73,26 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(spec, hint):
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"), [("conllu:", "names a kind and no file"), ("hub: ", "names a kind and no")]
+    ("spec", "message"),
+    [("conllu:", "names a kind and no file"), ("hub: ", "names a kind and no"), ("", "an empty name")],
 )
 def test_a_kind_without_a_file_is_refused(spec, message):
     with pytest.raises(CorpusError, match=message):
         parse_spec(spec)
 
 
-@pytest.mark.parametrize("spec", ["text:no.txt", "no.txt", "a/b:c.txt", "", "some words: and more"])
+@pytest.mark.parametrize("spec", ["text:no.txt", "no.txt", "a/b:c.txt", "some words: and more"])
 def test_a_missing_file_is_refused(spec, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CorpusError, match=r"there is no such file|this is a folder"):
         parse_spec(spec)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # nobody writes to it: opening it would wait for ever
+    with pytest.raises(CorpusError, match="expected a regular file"):
+        parse_spec(tmp_path / "pipe")
 
 
 # -------------------------------------------------------------------------------------------------------------- content

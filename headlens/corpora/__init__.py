@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from headlens.corpora.kinds import CORPORA, HUB, Options, Spec, open_hub, parse_spec
 from headlens.corpora.parsed import DEFAULT_PARSER, silver_note
-from headlens.corpora.text import UNITS, Unit, existing_file, open_file, read_text
+from headlens.corpora.text import UNITS, Unit, check_regular, existing_file, open_file, read_text
 from headlens.documents import Document
 from headlens.errors import CorpusError
 from headlens.files import printable
@@ -196,8 +196,7 @@ def _opened(spec: Spec, options: Options) -> tuple[Iterator[Document], dict[str,
 
 
 def _description(file: Path) -> dict[str, str | int]:
-    if not file.is_file():  # it is read for its text as well, and a pipe can be read once only
-        raise CorpusError(f"{file}: expected a regular file, this is a pipe or a device; write it to a file first.")
+    check_regular(file)  # it is read for its text as well
     digest, size = hashlib.sha256(), 0
     with open_file(file) as handle:
         while block := handle.read(1 << 20):

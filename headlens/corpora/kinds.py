@@ -18,7 +18,7 @@ from headlens.corpora.gap import COLUMNS as GAP_COLUMNS
 from headlens.corpora.gap import read_gap
 from headlens.corpora.parsed import DEFAULT_PARSER, read_parsed
 from headlens.corpora.tabular import read_hub, read_table
-from headlens.corpora.text import OnBad, existing_file, open_file, read_text
+from headlens.corpora.text import OnBad, check_regular, existing_file, open_file, read_text
 from headlens.corpora.winobias import read_winobias
 from headlens.corpora.winograd import read_winograd
 from headlens.documents import Document
@@ -138,6 +138,7 @@ def guessed_kind(file: Path) -> str:
 
     Raises CorpusError for one that looks like a table, JSON, XML or a treebank and is none of the kinds for certain.
     """
+    check_regular(file)
     with open_file(file) as handle:
         head = handle.read(_HEAD)
     if head.startswith(b"PAR1"):

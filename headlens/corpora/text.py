@@ -95,6 +95,12 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return file
 
 
+def check_regular(file: Path) -> None:
+    """Refuse pipes and devices, which can be read once only, where a file is read several times. Raises CorpusError."""
+    if not file.is_file():
+        raise CorpusError(f"{file}: expected a regular file, this is a pipe or a device; write it to a file first.")
+
+
 def open_file(file: Path) -> BinaryIO:
     """The file, open for reading bytes. Raises CorpusError where the system refuses."""
     try:
