@@ -13,12 +13,16 @@ import torch
 from drawn_words import between, parsed, random_heads, seen, tokens_of
 from torch import Tensor
 
+from headlens.analyze import analyze
+from headlens.analyzers import Syntax
 from headlens.documents import Sentence
 from headlens.ensembles import EnsembleEvidence, ensembles
 from headlens.errors import CaptureError, OutputError
 from headlens.gold.arcs import Arcs, syntax_arcs
 from headlens.records import Batch, WordAttention
 from headlens.significance import bootstrap_weights, halves
+from headlens.testing import tiny_model
+from headlens.word_pass import word_attention
 
 TO_HEAD, FROM_HEAD = "syntax.dep_to_head[nsubj]", "syntax.head_to_dep[nsubj]"
 WORDS, DEPENDENT, HEAD = 5, 1, 3
@@ -343,6 +347,31 @@ def test_batches_make_no_difference(size: int) -> None:
     whole = ensembles(attention_of(probs, layers=2, is_causal=True), arcs, fold_of, correct, minimum=8)
     given = attention_of(probs, layers=2, size=size, is_causal=True)[::-1]
     assert ensembles(given, arcs, fold_of, correct, minimum=8) == whole
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_single_heads_are_right_as_often_as_the_pass_before_counted(family: str) -> None:
+    rng, is_causal = np.random.default_rng(2), family == "gpt2"
+    sentences = [tree(9, rng) for _ in range(24)]
+    arcs = syntax_arcs(sentences, {n: seen(9, is_causal=is_causal) for n in range(24)})
+    fold_of = np.arange(24) % 2
+    drawing = "S 0 0 1 2 3 3 3 4 5 6 7 7 8 S"
+    batches = [tokens_of(*[drawing] * 8, inputs=range(start, start + 8)) for start in (0, 8, 16)]
+    batches = [
+        replace(batch, input_ids=torch.from_numpy(rng.integers(5, 99, batch.input_ids.shape))) for batch in batches
+    ]
+    model = tiny_model(family)
+    sums = analyze(model, batches, [Syntax(arcs, 9, is_causal=is_causal)], documents=2).model["syntax"].sums
+    membership = torch.from_numpy(arcs.membership).to(sums["correct"].dtype)
+    correct = (sums["correct"] @ membership).numpy()
+    total = (sums["total"].to(membership.dtype) @ membership)[:, 0, 0].numpy()
+    rows = ensembles(word_attention(model, batches), arcs, fold_of, correct, most=1, minimum=10, repeats=1)
+    assert len(rows) >= 4
+    for row in rows:
+        counts = correct[..., arcs.metrics.index(row.metric)].reshape(2, -1)
+        right = counts[1, counts[0].argmax()] + counts[0, counts[1].argmax()]
+        assert row.of == total[:, arcs.metrics.index(row.metric)].sum()
+        assert row.held_out == row.single == pytest.approx(right / row.of, abs=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------- what is weighed at all
