@@ -38,11 +38,15 @@ def subject(words: int = WORDS, dependent: int = DEPENDENT, head: int = HEAD) ->
 
 
 def tree(words: int, rng: np.random.Generator) -> Sentence:
-    """Words that hang on some other word, by some relation; all have parts of speech."""
-    heads = [int(rng.choice([other for other in range(words) if other != word])) for word in range(words)]
-    relations = rng.choice(["nsubj", "nsubj", "nsubj:pass", "obj", "punct"], words)
+    """Words that hang on some other word, by some relation, but for the root; all have parts of speech."""
+    heads = [int(rng.choice([other for other in range(words) if other != word])) + 1 for word in range(words)]
+    relations = rng.choice(["nsubj", "nsubj", "nsubj:pass", "obj", "punct"], words).tolist()
     kinds = rng.choice(["NOUN", "VERB"], words)
-    return parsed(*(f"w {kind} {head + 1} {rel}" for kind, head, rel in zip(kinds, heads, relations, strict=True)))
+    root = int(rng.integers(words))
+    heads[root], relations[root] = 0, "root"
+    return parsed(
+        *(f"w {kind} {head} {relation}" for kind, head, relation in zip(kinds, heads, relations, strict=True))
+    )
 
 
 def attention_of(

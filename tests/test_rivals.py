@@ -89,11 +89,16 @@ def test_subject_and_verb_are_asked_from_both_ends() -> None:
     assert counts(rival, arcs, "subject_verb.verb_to_subject") == [{"1. NOUN before": 1}]
 
 
-@pytest.mark.parametrize(("between", "expected"), [(1, [{"2. NOUN after": 1}]), (2, [{"3. NOUN after": 1}]), (3, [{}])])
+@pytest.mark.parametrize(("between", "expected"), [(1, [{"2. NOUN after": 1}]), (2, [{"3. NOUN after": 1}])])
 def test_only_the_first_three_of_a_kind_are_options(between: int, expected: list[dict[str, int]]) -> None:
     rows = ["a DET {} det", *["n NOUN 0 root"] * (between + 1)]
     arcs, rival = by_kind(parsed(*[row.format(between + 2) for row in rows]))
     assert counts(rival, arcs, "syntax.dep_to_head[det]") == expected
+
+
+def test_the_fourth_of_a_kind_is_no_option() -> None:
+    _, rival = by_kind(parsed("a DET 5 det", *["n NOUN 0 root"] * 4))
+    assert rival is None
 
 
 def test_words_that_cannot_be_chosen_are_not_counted() -> None:
@@ -108,9 +113,8 @@ def test_answers_are_counted_by_fold() -> None:
 
 def test_without_parts_of_speech_there_is_no_option() -> None:
     bare_dog = Sentence(DOG.words, DOG.text, DOG.spans, heads=DOG.heads, relations=DOG.relations)
-    arcs, rival = by_kind(bare_dog)
-    assert rival.options == ()
-    assert rival.correct.shape == (1, len(arcs.metrics), 0)
+    _, rival = by_kind(bare_dog)
+    assert rival is None
     beside, rival = by_kind(bare_dog, DOG)
     assert counts(rival, beside, "syntax.dep_to_head[det]") == [{}, {"1. NOUN after": 1}]
 
@@ -149,7 +153,7 @@ def test_only_metrics_with_enough_decisions_keep_an_option(minimum: int, kept: b
 
 def test_without_a_metric_of_enough_decisions_there_is_no_option() -> None:
     _, rival = by_kind(DOG, minimum=10)
-    assert rival.options == ()
+    assert rival is None
 
 
 def test_sentences_without_annotation_are_passed_over() -> None:

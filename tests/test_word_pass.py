@@ -109,8 +109,8 @@ def test_nan_is_refused_with_its_layer_and_document() -> None:
     model = tiny_model("bert")
     batch = batches()[0]
     with torch.no_grad():  # an id that only the second input has
-        batch.input_ids[1, 1] = 50
-        model.embeddings.word_embeddings.weight[50] = math.nan
+        batch.input_ids[1, 1] = 97
+        model.embeddings.word_embeddings.weight[97] = math.nan
     with pytest.raises(CaptureError, match=r"Layer 0 gave NaN or infinite attention on document 2 \(0-based\)"):
         list(word_attention(model, [batch]))
 
