@@ -48,6 +48,19 @@ Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda
 DType = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (that of the checkpoint).")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.", show_default=False)]
 
+# How a corpus is read, the same for all that read one
+Unit = Annotated[str, typer.Option(help="What is a document of a text file: a line, or a paragraph.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Go on past what cannot be read, and count it.")]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="OURS=THEIRS,...", help="Columns of a table: words=tokens,heads=head.", show_default=False),
+]
+Parser = Annotated[str, typer.Option(help="The spaCy pipeline that parses text (parse:FILE).")]
+CorpusRevision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of a data set of the hub.", show_default=False)
+]
+
 
 def main() -> None:
     """Entry point of the `headlens` command."""
@@ -84,19 +97,12 @@ def _profile(
         Path | None,
         typer.Option(metavar="DIR", help="Folder to write to. Default: profiles/MODEL.", show_default=False),
     ] = None,
-    unit: Annotated[str, typer.Option(help="What is a document of a text file: a line, or a paragraph.")] = "line",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on past what cannot be read, and count it.")] = False,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OURS=THEIRS,...", help="Columns of a table: words=tokens,heads=head.", show_default=False
-        ),
-    ] = None,
-    parser: Annotated[str, typer.Option(help="The spaCy pipeline that parses text (parse:FILE).")] = "en_core_web_sm",
-    corpus_revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a data set of the hub.", show_default=False)
-    ] = None,
+    unit: Unit = "line",
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
+    columns: Columns = None,
+    parser: Parser = "en_core_web_sm",
+    corpus_revision: CorpusRevision = None,
     max_length: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of one input; default: as many as the model takes.", show_default=False),
@@ -186,19 +192,12 @@ def _show(
             "--model", help="A model or a folder with a tokenizer: how it splits the words.", show_default=False
         ),
     ] = None,
-    unit: Annotated[str, typer.Option(help="What is a document of a text file: a line, or a paragraph.")] = "line",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N documents.", show_default=False)] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Go on past what cannot be read, and count it.")] = False,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OURS=THEIRS,...", help="Columns of a table: words=tokens,heads=head.", show_default=False
-        ),
-    ] = None,
-    parser: Annotated[str, typer.Option(help="The spaCy pipeline that parses text (parse:FILE).")] = "en_core_web_sm",
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a data set of the hub.", show_default=False)
-    ] = None,
+    unit: Unit = "line",
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
+    columns: Columns = None,
+    parser: Parser = "en_core_web_sm",
+    revision: CorpusRevision = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of tables.")] = False,
 ) -> None:
     """Tell what is in a corpus: documents, sentences, words, relations, parts of speech, mentions, choices.

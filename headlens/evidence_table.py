@@ -15,11 +15,10 @@ import numpy.typing as npt
 
 from headlens.errors import OutputError
 from headlens.files import Write, write_together
-from headlens.scores import head_name
+from headlens.scores import head_name, read_arrow
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 Floats = npt.NDArray[np.float64]
 
@@ -267,7 +266,7 @@ class Evidence:
         """Read what `save` wrote, given its folder or tests.parquet; an OutputError says what is wrong, and where."""
         path = Path(folder)
         path = path if path.is_file() else path / "tests.parquet"
-        table = _read(path)
+        table = read_arrow(path, SCHEMA_VERSION, writer="Evidence.save", way_out=_WAY_OUT)
         try:
             metadata = {key.decode(): json.loads(text) for key, text in table.schema.metadata.items() if _is_json(key)}
             shape = tuple(metadata["headlens.shape"])
@@ -339,23 +338,3 @@ def _row(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _is_json(key: bytes) -> bool:
     return key.startswith(b"headlens.") and key != b"headlens.schema"
-
-
-def _read(path: Path) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with path.open("rb") as file:
-            table = pq.read_table(file)
-    except FileNotFoundError as reason:
-        raise OutputError(f"{path} is not there; give the folder that Evidence.save wrote.") from reason
-    except (pa.ArrowException, OSError) as reason:
-        raise OutputError(f"{path} cannot be read as a parquet file ({reason}); {_WAY_OUT}.") from reason
-    version = (table.schema.metadata or {}).get(b"headlens.schema", b"none").decode("utf-8", "replace")
-    if version != SCHEMA_VERSION:
-        raise OutputError(
-            f"{path} has the schema {version!r}, this headlens reads {SCHEMA_VERSION!r}; read it with the headlens "
-            f"that wrote it, or {_WAY_OUT}."
-        )
-    return table

@@ -262,7 +262,7 @@ class ScoreTable:
         """Read what `save` wrote, given its folder or scores.parquet; an OutputError says what is wrong, and where."""
         path = Path(folder)
         path = path if path.is_file() else path / "scores.parquet"
-        table = _read_arrow(path)
+        table = read_arrow(path, SCHEMA_VERSION, writer="ScoreTable.save", way_out=_WAY_OUT)
         try:
             return cls.from_frame(table.to_pandas(ignore_metadata=True), _read_metrics(table))
         except OutputError as reason:
@@ -332,7 +332,8 @@ def _to_arrow(frame: pd.DataFrame, metrics: Sequence[Metric]) -> pa.Table:
     return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(metadata)
 
 
-def _read_arrow(path: Path) -> pa.Table:
+def read_arrow(path: Path, version: str, *, writer: str, way_out: str) -> pa.Table:
+    """A parquet file of ours, of the one schema version that can be read. Raises OutputError, with the way out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -340,14 +341,14 @@ def _read_arrow(path: Path) -> pa.Table:
         with path.open("rb") as file:
             table = pq.read_table(file)
     except FileNotFoundError as reason:
-        raise OutputError(f"{path} is not there; give the folder that ScoreTable.save wrote.") from reason
+        raise OutputError(f"{path} is not there; give the folder that {writer} wrote.") from reason
     except (pa.ArrowException, OSError) as reason:
-        raise OutputError(f"{path} cannot be read as a parquet file ({reason}); {_WAY_OUT}.") from reason
-    version = (table.schema.metadata or {}).get(b"headlens.schema", b"none").decode("utf-8", "replace")
-    if version != SCHEMA_VERSION:
+        raise OutputError(f"{path} cannot be read as a parquet file ({reason}); {way_out}.") from reason
+    found = (table.schema.metadata or {}).get(b"headlens.schema", b"none").decode("utf-8", "replace")
+    if found != version:
         raise OutputError(
-            f"{path} has the schema {version!r}, this headlens reads {SCHEMA_VERSION!r}; read it with the headlens "
-            f"that wrote it, or {_WAY_OUT}."
+            f"{path} has the schema {found!r}, this headlens reads {version!r}; read it with the headlens "
+            f"that wrote it, or {way_out}."
         )
     return table
 
