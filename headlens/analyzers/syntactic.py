@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -75,21 +76,33 @@ class Syntax(DecisionAnalyzer):
         }
 
     def correct(self, attention: WordAttention, batch: Batch) -> Float[Tensor, "batch head label"]:
-        place, word, target, _, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
-        choice = torch.where(
-            is_column.bool()[:, None], attention.column_choice[place, :, word], attention.row_choice[place, :, word]
-        )
-        return self._by_label((choice == target[:, None]).float(), batch)
+        place, word, target, _, _ = batch.derived("syntax.arcs", self._arcs_of).unbind()
+
+        def is_right(at: Tensor, by_column: bool) -> Tensor:
+            choice = attention.column_choice if by_column else attention.row_choice
+            return (choice[place[at], :, word[at]] == target[at, None]).float()
+
+        return self._each_way(is_right, attention, batch)
 
     def _expected(self, attention: WordAttention, batch: Batch, alike: _Alike) -> Float[Tensor, "batch head label"]:
         """Right decisions that are expected of a head if which word asks made no difference."""
-        *_, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
-        shares = torch.where(
-            is_column.bool()[:, None],
-            alike(attention.column_choice, batch, by_column=True),
-            alike(attention.row_choice, batch, by_column=False),
-        )
-        return self._by_label(shares, batch)
+
+        def share(at: Tensor, by_column: bool) -> Tensor:
+            choice = attention.column_choice if by_column else attention.row_choice
+            return alike(choice, batch, at, by_column=by_column)
+
+        return self._each_way(share, attention, batch)
+
+    def _each_way(
+        self, ask: Callable[[Tensor, bool], Tensor], attention: WordAttention, batch: Batch
+    ) -> Float[Tensor, "batch head label"]:
+        """`ask` the decisions about rows, and those about columns, for a number for every head; the sums by label."""
+        decisions = batch.derived("syntax.arcs", self._arcs_of).shape[1]
+        found = torch.zeros(decisions, attention.probs.shape[1], device=attention.probs.device)
+        for by_column in (False, True):
+            at = batch.derived(f"syntax.by_column {by_column}", partial(self._of_one_way, by_column=by_column))
+            found[at] = ask(at, by_column)
+        return self._by_label(found, batch)
 
     def score(self, sums: Sums) -> dict[str, Tensor]:
         membership = self.membership.to(sums["correct"])
@@ -141,15 +154,21 @@ class Syntax(DecisionAnalyzer):
         heads[place[kept], word[kept], target[kept]] = 1
         return heads
 
+    def _of_one_way(self, batch: Batch, *, by_column: bool) -> Int[Tensor, " decision"]:
+        *_, is_column = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        return (is_column == by_column).nonzero()[:, 0]
+
     def _by_label(self, values: Float[Tensor, "decision head"], batch: Batch) -> Float[Tensor, "batch head label"]:
         place, _, _, label, _ = batch.derived("syntax.arcs", self._arcs_of).unbind()
         size, labels = batch.input_ids.shape[0], len(self.arcs.labels)
         sums = values.new_zeros(size * labels, values.shape[1]).index_add_(0, place * labels + label, values)
         return sums.view(size, labels, -1).transpose(1, 2)
 
-    def _alike_at_distance(self, choice: Tensor, batch: Batch, *, by_column: bool) -> Float[Tensor, "decision head"]:
+    def _alike_at_distance(
+        self, choice: Tensor, batch: Batch, at: Tensor, *, by_column: bool
+    ) -> Float[Tensor, "decision head"]:
         """Of the words that could choose at the distance of a decision, the share of those that do so."""
-        place, word, target, _, _ = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        place, word, target, _, _ = batch.derived("syntax.arcs", self._arcs_of)[:, at].unbind()
         which = "column" if by_column else "row"
         possible = batch.derived(f"syntax.possible {which}", lambda b: self._possible(b, by_column=by_column))
         words = choice.shape[-1]
@@ -158,9 +177,11 @@ class Syntax(DecisionAnalyzer):
         step = target - word + words - 1
         return counts[place, :, step] / possible[place, step][:, None].clamp_min(1)
 
-    def _alike_to_word(self, choice: Tensor, batch: Batch, *, by_column: bool) -> Float[Tensor, "decision head"]:
+    def _alike_to_word(
+        self, choice: Tensor, batch: Batch, at: Tensor, *, by_column: bool
+    ) -> Float[Tensor, "decision head"]:
         """Of the words that could choose the answer of a decision, the share of those that do so."""
-        place, _, target, _, _ = batch.derived("syntax.arcs", self._arcs_of).unbind()
+        place, _, target, _, _ = batch.derived("syntax.arcs", self._arcs_of)[:, at].unbind()
         choosers = _pairs(batch, self.is_causal, by_column=by_column).sum(dim=1)  # [batch, word that is chosen]
         counts = self._counted(choice, choice.shape[-1], batch, by_column=by_column)
         return counts[place, :, target] / choosers[place, target][:, None].clamp_min(1)
