@@ -316,8 +316,12 @@ class _Story:
 
     def _copula(self, subject: _Phrase, depth: int) -> _Clause:
         if subject.entity.is_animate:
-            root = _word(self.dice.one_of(lexicon.ADJECTIVES), "ADJ")
-            self._complement(root, subject.entity, depth, 0.25)
+            has_complement = self.dice.flip(0.25)
+            root = (
+                self._with_complement(subject.entity, depth)
+                if has_complement
+                else _word(self.dice.one_of(lexicon.ADJECTIVES), "ADJ")
+            )
         else:
             root = _word(self.dice.one_of(lexicon.OF_THINGS), "ADJ")
         if self.dice.flip(0.2):
@@ -440,14 +444,12 @@ class _Story:
         elif self.dice.flip(0.15):
             root.add_after("advmod", _word(self.dice.one_of(lexicon.ADVERBS_AFTER), "ADV"))
 
-    def _complement(self, adjective: Node, subject: _Entity, depth: int, probability: float) -> None:
-        """ "afraid of the dogs": the adjective is exchanged for one that takes a complement."""
-        if not self.dice.flip(probability):
-            return
-        adjective.form = adjective.lemma = self.dice.one_of(tuple(lexicon.WITH_COMPLEMENT))
+    def _with_complement(self, subject: _Entity, depth: int) -> Node:
+        """ "afraid of the dogs" """
+        adjective = self.dice.one_of(tuple(lexicon.WITH_COMPLEMENT))
         found = self._object(subject, depth + 1, "animate", may_be_pronoun=False)
-        preposition = lexicon.WITH_COMPLEMENT[adjective.form]
-        adjective.add_after("obl", found.node.put_first("case", _word(preposition, "ADP")))
+        preposition = lexicon.WITH_COMPLEMENT[adjective]
+        return _word(adjective, "ADJ").add_after("obl", found.node.put_first("case", _word(preposition, "ADP")))
 
     # ---------------------------------------------------------------------------------------------------- noun phrases
 
@@ -467,7 +469,7 @@ class _Story:
         entity = antecedents[agreement]
         node = _word(lexicon.pronoun(agreement, case), "PRON")
         if len(_by_agreement(candidates, None)) == 1:
-            self._note_pronoun(node, entity, case, "pronoun")
+            self._note_pronoun(node, entity, case, "possessive" if case == "possessive" else "pronoun")
         entity.genders = (agreement[0],) if entity.number == "singular" else entity.genders
         return self._mentioned(node, entity)
 
@@ -607,9 +609,7 @@ class _Story:
         elif kind == "object relative":
             self._object_relative(phrase, depth)
         elif kind == "adjective":
-            adjective = _word("", "ADJ")
-            self._complement(adjective, phrase.entity, depth, 1.0)
-            node.add_after("amod", adjective)
+            node.add_after("amod", self._with_complement(phrase.entity, depth))
 
     def _object_relative(self, phrase: _Phrase, depth: int) -> None:
         """ "the dog that Anna sees" """
