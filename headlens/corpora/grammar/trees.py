@@ -10,7 +10,7 @@ from headlens.documents import ROOT, Sentence, Span
 _NO_SPACE_BEFORE = frozenset({".", "!", ",", "'s"})
 
 
-@dataclass(eq=False)
+@dataclass(eq=False)  # told apart by identity
 class Node:
     """A word with what depends on it, in the order of the text: `before` it and `after` it."""
 
@@ -54,11 +54,11 @@ class Node:
 def as_sentence(root: Node, id: str) -> tuple[Sentence, list[Node]]:
     """The sentence of a tree, its first letter a capital, and its words in order."""
     nodes = list(root.words())
-    place = {id_of(node): number for number, node in enumerate(nodes)}
+    place = {node: number for number, node in enumerate(nodes)}
     heads = [ROOT] * len(nodes)
     for number, node in enumerate(nodes):
         for dependent in (*node.before, *node.after):
-            heads[place[id_of(dependent)]] = number
+            heads[place[dependent]] = number
     words = [node.form for node in nodes]
     words[0] = words[0][0].upper() + words[0][1:]
     text, spans = _spelled(words)
@@ -73,9 +73,6 @@ def as_sentence(root: Node, id: str) -> tuple[Sentence, list[Node]]:
         id=id,
     )
     return sentence, nodes
-
-
-id_of = id  # of a node: nodes are told apart by identity
 
 
 def _spelled(words: list[str]) -> tuple[str, tuple[Span, ...]]:
