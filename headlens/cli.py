@@ -35,7 +35,8 @@ corpora_app = typer.Typer(
     help="Corpora, each named as KIND:FILE, or as a file that tells its own kind.\n\n"
     "Kinds: text (plain text), conllu (a treebank), gum (a treebank with coreference, as GUM), conll2012 and litbank "
     "(coreference), gap, winobias and winograd (pronouns and their candidates), parse (plain text, parsed by spaCy), "
-    "data (a parquet, JSON, CSV or TSV file), hub (a data set of the hub: hub:owner/name:config@split).",
+    "data (a parquet, JSON, CSV or TSV file), hub (a data set of the hub: hub:owner/name:config@split), grammar "
+    "(made-up English with gold: grammar:SENTENCES or grammar:SENTENCES@SEED).",
     no_args_is_help=True,
 )
 app.add_typer(corpora_app, name="corpus")
@@ -223,6 +224,31 @@ def _show(
             typer.echo(json.dumps({**found.to_dict(), "tokenizers": splits}, indent=2, ensure_ascii=False))
         else:
             _print_corpus(found, splits)
+
+
+@corpora_app.command("grammar")
+def _grammar(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The CoNLL-U file to write.", show_default=False)],
+    sentences: Annotated[int, typer.Option(min=1, help="How many; the last text may bring up to three more.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed makes another corpus.")] = 0,
+) -> None:
+    """Write short English texts of a probabilistic grammar as CoNLL-U: dependencies and coreference by construction.
+
+    Example: headlens corpus grammar --sentences 2000 --seed 0 --out g.conllu
+    """
+    with _plain_errors("nothing was written"):
+        from headlens.corpora.conllu_writing import write_conllu
+        from headlens.corpora.grammar import perplexity_bound, texts_of
+
+        texts = texts_of(sentences, seed=seed)
+        write_conllu((text.document for text in texts), out.expanduser())
+        count = sum(len(text.document.sentences) for text in texts)
+        words = sum(text.document.n_words for text in texts)
+        typer.echo(f"{out}: {len(texts):,} texts, {count:,} sentences, {words:,} words")
+        typer.echo(
+            f"Perplexity of the grammar: {perplexity_bound(texts):.2f} a token, counting one token for the end of each "
+            "text. The best possible model needs no more."
+        )
 
 
 def _splits(name: str, documents: Iterable[Document]) -> dict[str, int]:

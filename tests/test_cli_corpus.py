@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 
 from headlens.cli import app
 from headlens.corpora import CORPORA
+from headlens.corpora.conllu import read_gum
+from headlens.corpora.grammar import read_grammar
 
 
 def word(number: int, form: str, upos: str, head: int, relation: str, misc: str = "_") -> str:
@@ -164,3 +166,17 @@ def test_mistakes_are_told_in_one_sentence(tmp_path):
 def test_help_lists_the_kinds():
     text = " ".join(run("--help").stdout.split())
     assert [kind for kind in CORPORA if kind not in text] == []
+
+
+def test_the_grammar_writes_a_treebank_that_is_read_back(tmp_path):
+    file = tmp_path / "g.conllu"
+    result = CliRunner().invoke(app, ["corpus", "grammar", "--sentences", "12", "--seed", "3", "--out", str(file)])
+    assert result.exit_code == 0
+    written = read_grammar(12, seed=3)
+    read = list(read_gum(file))
+    assert [document.mentions for document in read] == [document.mentions for document in written]
+    for name in ("words", "text", "spans", "upos", "lemmas", "heads", "relations"):
+        pairs = zip(read, written, strict=True)
+        assert all([getattr(s, name) for s in a.sentences] == [getattr(s, name) for s in b.sentences] for a, b in pairs)
+    assert f"{len(written)} texts" in result.output
+    assert "Perplexity of the grammar: " in result.output

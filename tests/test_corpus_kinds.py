@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headlens.corpora import sample_path
+from headlens.corpora import read_corpus, sample_path
 from headlens.corpora.gap import COLUMNS as GAP_COLUMNS
+from headlens.corpora.grammar import read_grammar
 from headlens.corpora.kinds import CORPORA, Options, Spec, guessed_kind, parse_spec
 from headlens.errors import CorpusError
 
@@ -32,10 +33,23 @@ def file(tmp_path: Path) -> Path:
 # -------------------------------------------------------------------------------------------------------------- by name
 
 
-@pytest.mark.parametrize("kind", [kind for kind in CORPORA if kind != "hub"])
+@pytest.mark.parametrize("kind", [kind for kind in CORPORA if kind not in ("hub", "grammar")])
 def test_a_kind_goes_before_a_colon(file, kind):
     file.write_text("anything")
     assert parse_spec(f"{kind}:{file}") == Spec(kind, str(file))
+
+
+def test_the_grammar_has_a_size_a_seed_and_no_files():
+    assert parse_spec("grammar:300@2") == Spec("grammar", "300@2")
+    corpus = read_corpus(["grammar:5", "grammar:5@2"])
+    assert list(corpus) == [*read_grammar(5, seed=0), *read_grammar(5, seed=2)]
+    assert [(source["sentences"], source["seed"]) for source in corpus.sources] == [(5, 0), (5, 2)]
+
+
+@pytest.mark.parametrize("size", ["0", "-5", "ten", "5@", "5@-1", "1e3"])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(CorpusError, match=r"^A corpus of the grammar is named by its sentences, grammar:2000"):
+        parse_spec(f"grammar:{size}")
 
 
 def test_the_hub_has_names_and_no_files():

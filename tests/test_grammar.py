@@ -402,3 +402,25 @@ def test_a_corpus_has_as_many_sentences_as_asked_for_and_ends_with_a_whole_text(
 def test_impossible_corpora_are_refused(sentences: int, seed: int) -> None:
     with pytest.raises(CorpusError, match="grammar"):
         read_grammar(sentences, seed=seed)
+
+
+# ------------------------------------------------------------------------------------------------------------ mentions
+
+
+def test_mentions_hold_no_preposition_and_no_conjunction_at_their_edge(texts: list[GrammarText]) -> None:
+    edges = set()
+    for text in texts:
+        upos = [tag for sentence in text.document.sentences for tag in sentence.upos or ()]
+        edges |= {upos[mention.start] for mention in text.document.mentions or ()}
+    assert edges == {"DET", "NOUN", "PROPN", "PRON", "ADJ", "NUM"}
+
+
+def test_two_put_together_are_mentioned_each_and_both(texts: list[GrammarText]) -> None:
+    found = 0
+    for text in texts:
+        forms, spans = words(text.document), {(m.start, m.stop) for m in text.document.mentions or ()}
+        for start, stop in spans:
+            if stop - start == 3 and forms[start + 1] == "and":
+                assert {(start, start + 1), (start + 2, stop)} < spans
+                found += 1
+    assert found > 20

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
-from headlens.corpora.kinds import CORPORA, HUB, Options, Spec, open_hub, parse_spec
+from headlens.corpora.kinds import CORPORA, GRAMMAR, HUB, Options, Spec, open_hub, parse_spec, size_of_grammar
 from headlens.corpora.parsed import DEFAULT_PARSER, silver_note
 from headlens.corpora.text import UNITS, Unit, check_regular, existing_file, open_file, read_text
 from headlens.documents import Document
@@ -40,9 +40,9 @@ class Corpus(Sequence[Document]):
     """Documents, in their order, and where they came from.
 
     `sources` has one entry a corpus that was named: `kind`, `name`, `sha256` and `bytes` of a file; `kind`, `name` and
-    `revision` of a data set of the hub. `unit_of_documents` says what the documents are: "line" or "paragraph" of
-    text, "document", "sentence" where a corpus marks no documents, "item" of a set of pronouns to resolve, "row" of a
-    table of texts, "mixed" of several, "" where nobody said.
+    `revision` of a data set of the hub; `kind`, `name`, `sentences` and `seed` of the grammar. `unit_of_documents` says
+    what the documents are: "line" or "paragraph" of text, "document", "sentence" where a corpus marks no documents,
+    "item" of a set of pronouns to resolve, "row" of a table of texts, "mixed" of several, "" where nobody said.
     """
 
     documents: Sequence[Document]
@@ -191,7 +191,11 @@ def _opened(spec: Spec, options: Options) -> tuple[Iterator[Document], dict[str,
     if spec.kind == HUB:
         documents, facts = open_hub(spec.path, options)
         return documents, {"kind": spec.kind, **facts}
-    facts = _description(Path(spec.path))
+    if spec.kind == GRAMMAR:
+        sentences, seed = size_of_grammar(spec.path)
+        facts = {"name": f"{sentences:,} sentences, seed {seed}", "sentences": sentences, "seed": seed}
+    else:
+        facts = _description(Path(spec.path))
     return CORPORA[spec.kind].read(spec.path, options), {"kind": spec.kind, **facts}
 
 

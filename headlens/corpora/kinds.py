@@ -16,6 +16,7 @@ from headlens.corpora.conllu import read_conllu, read_gum
 from headlens.corpora.conllu_rows import COLUMNS
 from headlens.corpora.gap import COLUMNS as GAP_COLUMNS
 from headlens.corpora.gap import read_gap
+from headlens.corpora.grammar import read_grammar
 from headlens.corpora.parsed import DEFAULT_PARSER, read_parsed
 from headlens.corpora.tabular import read_hub, read_table
 from headlens.corpora.text import OnBad, check_regular, existing_file, open_file, read_text
@@ -24,7 +25,7 @@ from headlens.corpora.winograd import read_winograd
 from headlens.documents import Document
 from headlens.errors import CorpusError
 
-HUB = "hub"  # the one kind whose corpora are no files
+HUB, GRAMMAR = "hub", "grammar"  # the kinds whose corpora are no files
 
 _HEAD = 1 << 16  # bytes by which a file is judged
 _LINES = 50  # lines of them
@@ -50,7 +51,7 @@ class Kind(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """A corpus as it was asked for; `path` is the name of a data set where the kind is "hub"."""
+    """A corpus as it was asked for. Of hub, `path` is the name of a data set; of grammar, how much is wanted."""
 
     kind: str
     path: str
@@ -77,6 +78,11 @@ def _hub(path: str, options: Options) -> Iterator[Document]:
     return open_hub(path, options)[0]
 
 
+def _grammar(size: str, _options: Options) -> Iterator[Document]:
+    sentences, seed = size_of_grammar(size)
+    return iter(read_grammar(sentences, seed=seed))
+
+
 CORPORA: dict[str, Kind] = {
     "text": Kind(_text, "plain text"),
     "conllu": Kind(_plain(read_conllu), "a treebank"),
@@ -87,6 +93,7 @@ CORPORA: dict[str, Kind] = {
     "winobias": Kind(_plain(read_winobias), "pronouns and candidates"),
     "winograd": Kind(_plain(read_winograd), "pronouns and candidates"),
     "parse": Kind(_parse, "parsed text"),
+    GRAMMAR: Kind(_grammar, "a treebank"),
     "data": Kind(_data, "a table"),
     HUB: Kind(_hub, "a table"),
 }
@@ -97,6 +104,17 @@ def open_hub(name: str, options: Options) -> tuple[Iterator[Document], dict[str,
     return read_hub(
         name, columns=options.columns, revision=options.revision, limit=options.limit, on_bad=options.on_bad
     )
+
+
+def size_of_grammar(size: str) -> tuple[int, int]:
+    """Sentences and seed of "SENTENCES" or "SENTENCES@SEED"."""
+    match = re.fullmatch(r"([0-9]{1,9})(?:@([0-9]{1,9}))?", size.strip())
+    if not match or not int(match[1]):
+        raise CorpusError(
+            f"A corpus of the grammar is named by its sentences, grammar:2000, or by these and a seed, grammar:2000@1; "
+            f"got {GRAMMAR}:{size}."
+        )
+    return int(match[1]), int(match[2] or 0)
 
 
 def parse_spec(spec: str | os.PathLike[str]) -> Spec:
@@ -112,7 +130,9 @@ def parse_spec(spec: str | os.PathLike[str]) -> Spec:
     if colon and kind in CORPORA:
         if not path.strip():
             raise CorpusError(f"{named!r} names a kind and no file; write {kind}:FILE.")
-        return Spec(kind, path if kind == HUB else str(existing_file(path)))
+        if kind == GRAMMAR:
+            size_of_grammar(path)
+        return Spec(kind, path if kind in (HUB, GRAMMAR) else str(existing_file(path)))
     if colon and re.fullmatch(r"[A-Za-z][\w-]*", kind) and not os.path.lexists(named):
         raise CorpusError(
             f"{named!r} begins with no kind of corpus{_did_you_mean(kind)}; write KIND:FILE with one of {_KINDS}, or "

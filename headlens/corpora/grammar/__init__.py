@@ -9,6 +9,7 @@ is the same as before. Nearer nouns that agree just as well, or do not, stand in
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,11 +51,7 @@ class GrammarText:
 
 
 def grammar_texts(seed: int = 0) -> Iterator[GrammarText]:
-    """Texts without end, always the same for a seed.
-
-    exp(-sum of log_probability / number of tokens), with one token a text for its end, is an upper bound on the
-    perplexity of the best possible model: a text may have more derivations than the one that is counted.
-    """
+    """Texts without end, always the same for a seed."""
     if seed < 0:
         raise CorpusError(f"The seed of a grammar must not be negative, got {seed}.")
     source = random.Random(seed)
@@ -64,17 +61,31 @@ def grammar_texts(seed: int = 0) -> Iterator[GrammarText]:
         yield _told(Clauses(Dice(source)), f"grammar:{seed}, text {number}")
 
 
-def read_grammar(sentences: int, *, seed: int = 0) -> list[Document]:
+def texts_of(sentences: int, *, seed: int = 0) -> list[GrammarText]:
     """Texts until there are so many sentences; the last one may bring up to three more."""
     if sentences < 1:
         raise CorpusError(f"A corpus of the grammar needs at least one sentence, got {sentences}.")
-    documents, count = [], 0
+    found, count = [], 0
     for text in grammar_texts(seed):
-        documents.append(text.document)
+        found.append(text)
         count += len(text.document.sentences)
         if count >= sentences:
             break
-    return documents
+    return found
+
+
+def read_grammar(sentences: int, *, seed: int = 0) -> list[Document]:
+    """The documents of `texts_of`."""
+    return [text.document for text in texts_of(sentences, seed=seed)]
+
+
+def perplexity_bound(texts: Sequence[GrammarText]) -> float:
+    """Perplexity per token of the grammar's own derivations; tokens are the words and one a text for its end.
+
+    An upper bound on that of the best possible model: a text may have more derivations than the one that is counted.
+    """
+    tokens = sum(text.document.n_words + 1 for text in texts)
+    return math.exp(-sum(text.log_probability for text in texts) / tokens)
 
 
 def _told(story: Clauses, id: str) -> GrammarText:
@@ -93,8 +104,8 @@ def _told(story: Clauses, id: str) -> GrammarText:
     )
 
 
-def _mention(place: Mapping[Node, int], node: Node, leave_out: frozenset[str], entity: Entity) -> Mention:
-    places = [place[word] for word in node.words(leave_out)]
+def _mention(place: Mapping[Node, int], node: Node, with_conjuncts: bool, entity: Entity) -> Mention:
+    places = [place[word] for word in node.phrase(with_conjuncts=with_conjuncts)]
     return Mention(places[0], places[-1] + 1, entity.id)
 
 

@@ -107,7 +107,7 @@ class NounPhrases(Story):
         second = self._named(1) if sort == "animate" and self.dice.flip(0.6) else self._described(sort, 2, None)
         first.node.add_after("conj", second.node.put_first("cc", word("and", "CCONJ")))
         both = self.entity(None, ("neuter",), "plural", sort, (first.entity, second.entity))
-        return self.mentioned(first.node, both, whole=True)
+        return self.mentioned(first.node, both, with_conjuncts=True)
 
     def _described(self, sort: Sort, depth: int, subject: Entity | None) -> Phrase:
         noun = self.new_noun(_NOUNS[sort])

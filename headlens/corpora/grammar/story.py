@@ -17,8 +17,6 @@ Kind = Literal["verb number", "pronoun", "possessive", "reflexive"]
 
 T = TypeVar("T")
 
-_BOUND = frozenset({"conj", "cc"})  # what a mention of the first of several does not hold
-
 
 class Dice:
     """Random choices, and the probability of all of them together."""
@@ -110,7 +108,7 @@ class Story:
         self.entities: list[Entity] = []
         self.used: set[Noun | Name] = set()
         self.focus: list[Entity] = []  # what a pronoun may refer to: subject, then objects of the sentence before
-        self.mentions: list[tuple[Node, frozenset[str], Entity]] = []  # head, relations of it left out, entity
+        self.mentions: list[tuple[Node, bool, Entity]] = []  # head, whether what is joined with it belongs to it
         self.agreeing: list[Agrees] = []
         self.refers: dict[Node, Entity] = {}  # nouns and pronouns, to entities
 
@@ -135,8 +133,8 @@ class Story:
         self.entities.append(entity)
         return entity
 
-    def mentioned(self, node: Node, entity: Entity, *, whole: bool = False) -> Phrase:
-        self.mentions.append((node, frozenset() if whole else _BOUND, entity))
+    def mentioned(self, node: Node, entity: Entity, *, with_conjuncts: bool = False) -> Phrase:
+        self.mentions.append((node, with_conjuncts, entity))
         self.refers[node] = entity
         entity.last = node
         return Phrase(node, entity)

@@ -40,14 +40,22 @@ class Node:
             self.after.append(node)
         return self
 
-    def words(self, leave_out: frozenset[str] = frozenset()) -> Iterator[Node]:
-        """The words of the subtree in order, without those that hang on this word by one of these relations."""
+    def words(self) -> Iterator[Node]:
+        """The words of the subtree in order."""
         for node in self.before:
-            if node.relation not in leave_out:
+            yield from node.words()
+        yield self
+        for node in self.after:
+            yield from node.words()
+
+    def phrase(self, *, with_conjuncts: bool) -> Iterator[Node]:
+        """The words of a noun phrase: not the preposition or conjunction before it, its conjuncts on request."""
+        for node in self.before:
+            if node.relation not in ("case", "cc"):
                 yield from node.words()
         yield self
         for node in self.after:
-            if node.relation not in leave_out:
+            if with_conjuncts or node.relation != "conj":
                 yield from node.words()
 
 
