@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from headlens.documents import Choice, Document, Mention, Sentence
     from headlens.errors import HeadlensError
     from headlens.models import load_model
-    from headlens.profiling import Profile, profile
+    from headlens.profiling import profile
     from headlens.replace import replace_attention
+    from headlens.results import Profile
     from headlens.scores import ScoreTable
     from headlens.selfcheck import check_model
 
@@ -32,7 +33,7 @@ _HOMES = {
     "HeadlensError": "errors",
     "Mention": "documents",
     "MultiHeadAttention": "attention",
-    "Profile": "profiling",
+    "Profile": "results",
     "ScoreTable": "scores",
     "Sentence": "documents",
     "capture": "capture",

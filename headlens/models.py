@@ -36,6 +36,7 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from headlens.checkpoints import BUNDLES, Checkpoint, find_checkpoint, read_json
+from headlens.checkpoints import bundled_path as bundled_path  # for those who load models
 from headlens.errors import UnsupportedModel
 from headlens.selfcheck import SelfCheck, check_model
 

@@ -9,9 +9,11 @@ from transformers import PreTrainedModel
 
 from headlens.analyze import MAX_FOLDS, analyze
 from headlens.analyzers import ANALYZERS, Scorer
+from headlens.analyzers.contribution import Contribution
 from headlens.annotated import MINIMUM, Reading
 from headlens.capture import Way
 from headlens.encode import Encoded
+from headlens.errors import UnsupportedModel
 from headlens.evidence import weigh
 from headlens.evidence_table import Evidence
 from headlens.scores import ScoreTable
@@ -48,25 +50,41 @@ class Passes:
         return weigh(joined(trials), seed=seed, minimum=MINIMUM) if trials else None
 
 
-def read_text(network: PreTrainedModel, encoded: Encoded, *, way: Way, count: Count) -> Tally:
+def scorers_of_tokens(network: PreTrainedModel, *, with_contribution: bool) -> tuple[list[Scorer], list[str]]:
+    """The analyzers of any text, and the reason why one of them cannot be made for this model."""
+    scorers: list[Scorer] = [make() for make in ANALYZERS.values()]
+    if not with_contribution:
+        return scorers, []
+    try:
+        return [*scorers, Contribution(network)], []
+    except UnsupportedModel as reason:
+        return scorers, [f"There are no scores of contribution: {reason}"]
+
+
+def read_text(
+    network: PreTrainedModel, encoded: Encoded, scorers: Sequence[Scorer], *, way: Way, count: Count
+) -> Tally:
     """One pass over plain text."""
-    return analyze(network, encoded.batches, _of_tokens(), documents=encoded.documents, way=way, progress=count)
+    return analyze(network, encoded.batches, scorers, documents=encoded.documents, way=way, progress=count)
 
 
 def read_words(
-    network: PreTrainedModel, readings: Sequence[Reading], *, documents: int, heads: int, way: Way, count: Count
+    network: PreTrainedModel,
+    readings: Sequence[Reading],
+    of_tokens: Sequence[Scorer],
+    *,
+    documents: int,
+    heads: int,
+    way: Way,
+    count: Count,
 ) -> Passes:
-    """One pass for each reading. The first, over sentences, serves position and surface too; `heads` of the model."""
+    """One pass for each reading. The first, over sentences, serves `of_tokens` too; `heads` of the model."""
     folds = _folds(documents, heads, readings)
     tallies = []
     for number, reading in enumerate(readings):
-        scorers = [*(_of_tokens() if number == 0 else []), *reading.analyzers]
+        scorers = [*(of_tokens if number == 0 else []), *reading.analyzers]
         tallies.append(analyze(network, reading.encoded.batches, scorers, documents=folds, way=way, progress=count))
     return Passes(tuple(readings), tuple(tallies))
-
-
-def _of_tokens() -> list[Scorer]:
-    return [make() for make in ANALYZERS.values()]
 
 
 def _folds(documents: int, heads: int, readings: Sequence[Reading]) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,18 +12,21 @@ from typing import Any, TypeAlias
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from headlens.agreement import agreement_of_claims
 from headlens.annotated import is_annotated, read_chunks, read_sentences
 from headlens.arch import attention_sites
+from headlens.behaviour import USUAL, behaviour, check_parts
 from headlens.capture import Way
+from headlens.checkpoints import speaks_grammar
 from headlens.corpora import UNITS, Corpus, read_corpus, sample_path
+from headlens.corpora.kinds import GRAMMAR
 from headlens.documents import Document
 from headlens.encode import check_vocabulary, encode, max_length_of
-from headlens.errors import CaptureError, CorpusError, OutputError, UnsupportedModel
+from headlens.errors import CaptureError, CorpusError, UnsupportedModel
 from headlens.evidence_table import Evidence
-from headlens.files import Write, write_together
 from headlens.further import Further, analyze_further
 from headlens.models import LoadedModel, facts_of, head_counts, load_model, network_of
-from headlens.passes import read_text, read_words
+from headlens.passes import read_text, read_words, scorers_of_tokens
 from headlens.provenance import (
     circumstances,
     corpus_facts,
@@ -35,103 +37,22 @@ from headlens.provenance import (
     text_facts,
     word_facts,
 )
+from headlens.records import Batch
+from headlens.results import Profile
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
 
-PROFILE_SCHEMA = "headlens.profile/1"
-EVIDENCE_FILES = ("evidence.csv", "tests.parquet")
 BATCH_TOKENS = 4096
+GRAMMAR_SENTENCES = 2000
 NOT_ANNOTATED = "The corpus has no annotated words, so there are no controls, ensembles or probe."
 
-CorpusLike: TypeAlias = str | os.PathLike[str] | Corpus | Document | Iterable[str | os.PathLike[str] | Document] | None
+CorpusLike: TypeAlias = str | os.PathLike[str] | Corpus | Document | Iterable[str | os.PathLike[str] | Document]
 Progress = Callable[[str, int, int], None]  # what is being done, done so far, of how many
-
-
-@dataclass(frozen=True, eq=False)
-class Profile:
-    """Scores of every head of a model, and their provenance (plain values, as in profile.json)."""
-
-    scores: ScoreTable
-    provenance: dict[str, Any]
-    evidence: Evidence | None = None  # of annotated corpora
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write scores.parquet, scores.csv, report.html and profile.json, and put them in place when all are complete.
-
-        Of annotated corpora also evidence.csv and tests.parquet; those of an earlier profile are removed else.
-
-        Raises
-        ------
-        OutputError
-            The folder cannot be written to. What was there stays.
-        """
-        from headlens.report import render_report
-
-        folder = Path(folder)
-        start = time.perf_counter()
-        page = render_report(self.scores, self.provenance, self.evidence).encode("utf-8", "replace")
-        run = self.provenance.setdefault("run", {})
-        run.setdefault("seconds", {})["report"] = time.perf_counter() - start
-        facts = {
-            "schema": PROFILE_SCHEMA,
-            "scores": self.scores.fingerprint(),
-            "has_evidence": self.evidence is not None,
-            **self.provenance,
-        }
-        text = (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
-        files: dict[str, Write] = {
-            **self.scores.writers(),
-            **(self.evidence.writers() if self.evidence is not None else {}),
-            "report.html": lambda path: path.write_bytes(page),
-            "profile.json": lambda path: path.write_bytes(text),
-        }
-        write_together({folder / name: write for name, write in files.items()})
-        if self.evidence is None:
-            for name in EVIDENCE_FILES:
-                (folder / name).unlink(missing_ok=True)
-        return folder / "report.html"
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Profile:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        OutputError
-            There is no profile, or one of another schema.
-        """
-        path = Path(folder) / "profile.json"
-        try:
-            provenance = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise OutputError(f"{path} is not there; give the folder that `headlens profile --out` wrote.") from None
-        except (OSError, ValueError) as reason:
-            raise OutputError(f"{path} cannot be read ({reason}); run the profile again.") from None
-        schema = provenance.pop("schema", None) if isinstance(provenance, dict) else None
-        if schema != PROFILE_SCHEMA:
-            raise OutputError(f"{path} has the schema {schema!r}, this headlens reads {PROFILE_SCHEMA!r}.")
-        scores = ScoreTable.load(folder)
-        if provenance.pop("scores", None) != scores.fingerprint():
-            raise OutputError(f"{path} and scores.parquet beside it are of different runs; run the profile again.")
-        has_evidence = provenance.pop("has_evidence", False)
-        return cls(scores, provenance, Evidence.load(folder) if has_evidence else None)
-
-    def __repr__(self) -> str:
-        model, corpus = self.provenance["model"], self.provenance["corpus"]
-        return (
-            f"<Profile of {model['name']}: {self.scores.n_layers} x {self.scores.n_heads} heads, "
-            f"{len(self.scores.names)} scores, {corpus['documents']:,} documents>"
-        )
-
-    def _repr_html_(self) -> str:
-        from headlens.report import render_summary
-
-        return render_summary(self.scores, self.provenance, self.evidence)
 
 
 def profile(
     model: str | LoadedModel | PreTrainedModel,
-    corpus: CorpusLike = None,
+    corpus: CorpusLike | None = None,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     device: str = "cpu",
@@ -146,6 +67,7 @@ def profile(
     controls: int = 0,
     ensembles: bool = False,
     probe: bool = False,
+    parts: Collection[str] = USUAL,
     progress: Progress | None = None,
 ) -> Profile:
     """Score every attention head of a model on a corpus.
@@ -157,8 +79,9 @@ def profile(
         `tokenizer`. Of a model with a task head the base model is run, of an encoder-decoder model the encoder.
     corpus
         A file or several, each "KIND:PATH" or a path (see `headlens.read_corpus`, which also takes further options
-        and whose result may be given here), or a list of Documents (see `headlens.texts`); None takes the bundled
-        English sample. Annotated words are scored sentence by sentence, mentions in stretches of up to 120 words.
+        and whose result may be given here), or a list of Documents (see `headlens.texts`); None takes the grammar for
+        the models that were trained on it, and the bundled English sample for all others. Annotated words are scored
+        sentence by sentence, mentions in stretches of up to 120 words.
     device, dtype, revision
         As for `load_model`; only where `model` is a name.
     unit
@@ -177,6 +100,9 @@ def profile(
     controls, ensembles, probe
         Of annotated corpora, each at the price of further passes: the best heads of so many copies of the model with
         random weights; greedy ensembles of up to four heads; a dependency probe made of nothing but attention.
+    parts
+        What to score beside position, surface and what is annotated; of behaviour.PARTS. The usual ones are all but
+        "retrieval". A part that this model cannot be asked for is left out with a note.
 
     Raises
     ------
@@ -184,9 +110,10 @@ def profile(
         Each with a sentence that says what to do.
     """
     _check_options(way, unit, limit, max_length, batch_tokens, seed)
+    check_parts(parts)
     clock = _Clock()
     report = progress or (lambda _what, _done, _of: None)
-    read = _read(corpus, unit=unit, limit=limit)
+    read = _read(default_corpus(model) if corpus is None else corpus, unit=unit, limit=limit)
     report("loading the model", 0, 1)
     loaded = _loaded(model, tokenizer, device=device, dtype=dtype, revision=revision)
     network = network_of(loaded.model)
@@ -204,8 +131,19 @@ def profile(
         seed=seed,
         way=way,
         further=Further(controls, ensembles, probe),
+        parts=frozenset(parts),
     )
     found = (_score_words if is_annotated(read) else _score_text)(request, read, loaded.name, clock, report)
+
+    def say(what: str) -> None:
+        report(what, 0, 1)
+
+    beside = behaviour(loaded, found.batches, request.parts, seed=seed, way=way, say=say)
+    if found.evidence is not None:
+        agreement, notes = agreement_of_claims(loaded, read, found.evidence, seed=seed, say=say)
+        beside.facts |= agreement
+        beside.notes += notes
+    clock.lap("behaviour")
     provenance = {
         **circumstances(loaded.name, corpus, seed),
         "model": {**loaded.provenance, "is_causal": is_causal},
@@ -220,9 +158,11 @@ def profile(
         },
         "selfcheck": check.to_dict(),
         **found.further,
-        "notes": [*notes_on_corpus(read), *found.notes, *notes_on_model(loaded)],
+        **beside.facts,
+        "notes": [*notes_on_corpus(read), *found.notes, *beside.notes, *notes_on_model(loaded)],
     }
-    return Profile(found.scores, provenance, found.evidence)
+    scores = ScoreTable.joined([found.scores, *beside.tables])
+    return Profile(scores, provenance, found.evidence, beside.similarity)
 
 
 @dataclass(frozen=True)
@@ -237,12 +177,14 @@ class _Request:
     seed: int
     way: Way
     further: Further
+    parts: frozenset[str]
 
 
 @dataclass(frozen=True)
 class _Found:
     scores: ScoreTable
     evidence: Evidence | None
+    batches: list[Batch]
     folds: int
     corpus: dict[str, Any]
     notes: list[str]
@@ -253,12 +195,13 @@ def _score_text(request: _Request, corpus: Corpus, name: str, clock: _Clock, rep
     encoded = encode(corpus, request.tokenizer, max_length=request.max_length, batch_tokens=request.batch_tokens)
     check_vocabulary(encoded, request.network, name)
     clock.lap("encode")
-    tally = read_text(request.network, encoded, way=request.way, count=_counter(report, encoded.tokens))
+    scorers, notes = scorers_of_tokens(request.network, with_contribution="contribution" in request.parts)
+    tally = read_text(request.network, encoded, scorers, way=request.way, count=_counter(report, encoded.tokens))
     clock.lap("pass")
     scores = tally.scores(seed=request.seed)
     clock.lap("statistics")
-    notes = notes_on_text(encoded) + ([NOT_ANNOTATED] if request.further else [])
-    return _Found(scores, None, tally.folds, text_facts(encoded), notes)
+    notes = [*notes_on_text(encoded), *notes, *([NOT_ANNOTATED] if request.further else [])]
+    return _Found(scores, None, encoded.batches, tally.folds, text_facts(encoded), notes)
 
 
 def _score_words(request: _Request, corpus: Corpus, name: str, clock: _Clock, report: Progress) -> _Found:
@@ -267,16 +210,18 @@ def _score_words(request: _Request, corpus: Corpus, name: str, clock: _Clock, re
         "max_length": request.max_length,
         "batch_tokens": request.batch_tokens,
     }
-    sentences = read_sentences(corpus, request.tokenizer, **options)
+    sentences = read_sentences(corpus, request.tokenizer, **options, with_lexical="lexical" in request.parts)
     chunks = read_chunks(corpus, request.tokenizer, **options)
     readings = [sentences] if chunks is None else [sentences, chunks]
     for reading in readings:
         check_vocabulary(reading.encoded, request.network, name)
     clock.lap("encode")
     heads = head_counts(request.network.config)
+    scorers, notes_on_scorers = scorers_of_tokens(request.network, with_contribution="contribution" in request.parts)
     passes = read_words(
         request.network,
         readings,
+        scorers,
         documents=len(corpus),
         heads=heads["layers"] * heads["heads"],
         way=request.way,
@@ -297,8 +242,9 @@ def _score_words(request: _Request, corpus: Corpus, name: str, clock: _Clock, re
     )
     if request.further:
         clock.lap("further")
-    notes = [*notes_on_words(corpus, readings), *notes]
-    return _Found(scores, evidence, passes.folds, word_facts(corpus, readings), notes, found)
+    notes = [*notes_on_words(corpus, readings), *notes_on_scorers, *notes]
+    batches = sentences.encoded.batches
+    return _Found(scores, evidence, batches, passes.folds, word_facts(corpus, readings), notes, found)
 
 
 def _counter(report: Progress, tokens: int) -> Callable[[int], None]:
@@ -334,11 +280,15 @@ def _check_options(
         raise CorpusError(f"seed must not be negative, got {seed}.")
 
 
+def default_corpus(model: object) -> str:
+    """What a model is scored on where no corpus is named: the grammar for the models that were trained on it."""
+    name = model.name if isinstance(model, LoadedModel) else str(model)
+    return f"{GRAMMAR}:{GRAMMAR_SENTENCES}" if speaks_grammar(name) else str(sample_path())
+
+
 def _read(given: CorpusLike, *, unit: str, limit: int | None) -> Corpus:
     if isinstance(given, Corpus):
         return given if limit is None else replace(given, documents=given.documents[:limit])
-    if given is None:
-        given = sample_path()
     listed = [given] if isinstance(given, str | os.PathLike | Document) else list(given)
     documents = [item for item in listed if isinstance(item, Document)]
     paths = [item for item in listed if isinstance(item, str | os.PathLike)]

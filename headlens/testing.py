@@ -1,7 +1,8 @@
 """Tiny models and inputs for tests: of this project and of plug-in authors. Nothing here needs a network.
 
 At the weights a model is born with, attention is nearly uniform, and an implementation that forgets a mask, a scale or
-a head passes. The models here draw every weight widely, biases and norms included.
+a head passes. The models of `tiny_model` draw every weight widely, biases and norms included; those of `planted_gpt2`
+and `planted_bert` have heads that do what is written down.
 """
 
 from __future__ import annotations
@@ -16,7 +17,21 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from headlens.errors import InvalidAttention, UnsupportedModel
+from headlens.planted import Planted, planted_bert, planted_gpt2
 from headlens.records import Stack
+
+__all__ = [
+    "FAMILIES",
+    "LENGTHS",
+    "VOCAB",
+    "Planted",
+    "draw",
+    "padded_inputs",
+    "planted_bert",
+    "planted_gpt2",
+    "slow_attentions",
+    "tiny_model",
+]
 
 VOCAB = 99
 LENGTHS = (12, 7, 4)  # of the sentences of padded_inputs

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headlens.cli import app
+from headlens.scores import ScoreTable
 
 HEADLENS = [sys.executable, "-m", "headlens"]
 
@@ -42,13 +43,15 @@ def first_run(tmp_path_factory: pytest.TempPathFactory, minilm_path: Path) -> tu
     return folder, done.stdout
 
 
-def test_profile_writes_its_four_files_and_says_what_it_found(first_run: tuple[Path, str]) -> None:
+def test_profile_writes_its_files_and_says_what_it_found(first_run: tuple[Path, str]) -> None:
     folder, said = first_run
     assert {p.name for p in (folder / "out").iterdir()} == {
         "scores.parquet",
         "scores.csv",
         "profile.json",
         "report.html",
+        "similarity.parquet",
+        "similarity.csv",
     }
     facts = json.loads((folder / "out" / "profile.json").read_text(encoding="utf-8"))
     assert facts["corpus"]["documents"] == 3  # both files
@@ -197,3 +200,16 @@ def run_python(code: str) -> str:
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     ).stdout
+
+
+def test_parts_can_be_left_out_and_unknown_ones_are_refused(tmp_path: Path, minilm_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The dog sleeps near the river.\nShe sees it.\n")
+    left_out = [word for part in ("repetition", "circuits", "similarity") for word in ("--without", part)]
+    result = CliRunner().invoke(app, ["profile", "minilm", str(text), "--out", str(tmp_path / "out"), *left_out])
+    assert result.exit_code == 0
+    families = {metric.family for metric in ScoreTable.load(tmp_path / "out")}
+    assert families == {"position", "surface", "contribution"}
+    assert not (tmp_path / "out" / "similarity.parquet").exists()
+    refused = refusal("profile", "minilm", text, "--out", tmp_path / "out", "--with", "magic")
+    assert "no part of a profile called magic" in refused

@@ -47,7 +47,9 @@ def word_tokenizer(*, special: bool = True, drops: str = "") -> PreTrainedTokeni
 def test_scores_equal_a_slow_loop_from_text_to_table(family: str, batch_tokens: int) -> None:
     tokenizer = word_tokenizer(special=family != "gpt2")
     model = tiny_model(family)
-    table = headlens.profile(model, headlens.texts(TEXTS), tokenizer=tokenizer, batch_tokens=batch_tokens).scores
+    table = headlens.profile(
+        model, headlens.texts(TEXTS), tokenizer=tokenizer, batch_tokens=batch_tokens, parts=()
+    ).scores
     cases = []
     for text in TEXTS:
         inputs = tokenizer(text, return_tensors="pt")
@@ -144,7 +146,7 @@ def test_provenance_names_all_that_the_numbers_rest_on(minilm_profile: Profile) 
     assert facts["corpus"]["files"][0]["sha256"] == hashlib.sha256(sample.read_bytes()).hexdigest()
     assert facts["corpus"]["documents"] == len(sample.read_text(encoding="utf-8").splitlines())
     assert facts["run"]["capture"] == "fast"
-    assert set(facts["run"]["seconds"]) == {"load", "selfcheck", "encode", "pass", "statistics"}
+    assert set(facts["run"]["seconds"]) == {"load", "selfcheck", "encode", "pass", "statistics", "behaviour"}
     assert facts["versions"]["transformers"]
     assert facts["selfcheck"]["passed"]
     assert "/" not in json.dumps(facts["model"])
@@ -153,7 +155,8 @@ def test_provenance_names_all_that_the_numbers_rest_on(minilm_profile: Profile) 
 def test_saved_and_loaded_again(minilm_profile: Profile, tmp_path: Path) -> None:
     report = minilm_profile.save(tmp_path / "new" / "folder")
     folder = report.parent
-    assert {p.name for p in folder.iterdir()} == {"scores.parquet", "scores.csv", "profile.json", "report.html"}
+    written = {"scores.parquet", "scores.csv", "profile.json", "report.html", "similarity.parquet", "similarity.csv"}
+    assert {p.name for p in folder.iterdir()} == written
     again = Profile.load(folder)
     assert again.scores.equals(minilm_profile.scores)
     assert again.provenance == minilm_profile.provenance
@@ -191,7 +194,8 @@ def test_limit_and_units(tmp_path: Path) -> None:
 
 def test_a_long_text_is_cut_and_it_is_said(tmp_path: Path) -> None:
     long = " ".join(["the cat sat on the mat and ran home ."] * 10)  # 100 tokens, of which 38 fit beside [CLS], [SEP]
-    result = headlens.profile(tiny_model("bert"), headlens.texts([long, "a cat"]), tokenizer=word_tokenizer())
+    documents = headlens.texts([long, "a cat"])
+    result = headlens.profile(tiny_model("bert"), documents, tokenizer=word_tokenizer(), parts=())
     assert result.provenance["notes"] == [
         "Longer than 40 tokens, so cut into windows: 1 of 2 documents, into 3 windows.",
         FEW,
@@ -202,7 +206,8 @@ def test_a_long_text_is_cut_and_it_is_said(tmp_path: Path) -> None:
 
 def test_what_makes_a_profile_weak_is_said() -> None:
     strange = headlens.texts(["zebra quokka the cat"])
-    notes = headlens.profile(tiny_model("bert"), strange, tokenizer=word_tokenizer()).provenance["notes"]
+    result = headlens.profile(tiny_model("bert"), strange, tokenizer=word_tokenizer(), parts=())
+    notes = result.provenance["notes"]
     assert [note.split()[0] for note in notes] == ["There", "Only", "50%"]  # one document, few tokens, unknown words
 
 
@@ -310,5 +315,6 @@ def test_a_pipe_is_refused_for_its_hash_would_be_wrong(tmp_path: Path) -> None:
 
 def test_a_document_without_a_token_does_not_cost_the_intervals() -> None:
     documents = headlens.texts([*TEXTS, "\u200b"])
-    table = headlens.profile(tiny_model("bert"), documents, tokenizer=word_tokenizer(drops="\u200b")).scores
+    tokenizer = word_tokenizer(drops="\u200b")
+    table = headlens.profile(tiny_model("bert"), documents, tokenizer=tokenizer, parts={"contribution"}).scores
     assert np.isfinite(table.low).all()

@@ -71,7 +71,8 @@ def test_a_rule_may_look_below_its_threshold() -> None:
 def test_there_are_three_to_six_sentences_where_there_are_rules_enough() -> None:
     assert len(findings(planted())) == 5
     everything = {rule.metric: at(0.99, {}) for rule in RULES if not rule.is_below}
-    assert [finding.rule for finding in findings(table(everything))] == list(RULES[:6])
+    readable = [rule for rule in RULES if all(condition.if_unknown for condition in rule.also)]
+    assert [finding.rule for finding in findings(table(everything))] == readable[:6]
 
 
 def test_the_first_token_is_not_told_twice_where_it_is_cls() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headlens.analyzers.base import Analyzer, Sums
@@ -62,11 +62,11 @@ class Surface(Analyzer):
         weight = rows.to(attention.probs.dtype)  # [batch, query]
         sums_of_rows = torch.stack([attention.entropy, attention.largest], dim=-1)
         entropy, confidence = torch.einsum("bhqs,bq->sbh", sums_of_rows, weight)
-        resting = _on_sinks(attention.probs, batch.derived("surface.sinks", _sinks)) > SINK_SHARE
+        resting = _on_sinks(attention.probs, batch.derived("surface.sink_positions", _sink_positions)) > SINK_SHARE
         visible = batch.visible(attention.is_causal)[:, start : start + queries].clamp_min(1)
         return {
             "rows": rows.sum(dim=-1)[:, None],
-            "paid": _to_kinds(attention.probs, weight, batch.derived("surface.kinds", _kinds)),
+            "paid": _to_kinds(attention.probs, weight, kinds_of_tokens(batch)),
             "keys": batch.derived("surface.keys", _keys),
             "resting": (resting & rows[:, None]).sum(dim=-1),
             "entropy": entropy,
@@ -90,8 +90,17 @@ class Surface(Analyzer):
         return {metric.name: kinds.get(metric.name, sums["rows"]) for metric in self.metrics}
 
 
+def kinds_of_tokens(batch: Batch) -> Float[Tensor, "batch token kind"]:
+    """1 where a token is of a kind, in the order of CLASSES; 0 for padding."""
+    return batch.derived("surface.kinds", _kinds)
+
+
+def sinks(batch: Batch) -> Bool[Tensor, "batch token"]:
+    """The first token and special tokens of every input."""
+    return batch.derived("surface.sinks", _sinks)
+
+
 def _kinds(batch: Batch) -> Float[Tensor, "batch token kind"]:
-    """1 where a token is of a kind."""
     none = torch.zeros_like(batch.special)
     kinds = [batch.token_classes.get(name, none) & batch.attention_mask for name in CLASSES]
     return torch.stack(kinds, dim=-1).float()
@@ -99,7 +108,7 @@ def _kinds(batch: Batch) -> Float[Tensor, "batch token kind"]:
 
 def _keys(batch: Batch) -> Float[Tensor, "batch head=1 kind"]:
     """How many tokens of each kind an input has."""
-    return batch.derived("surface.kinds", _kinds).sum(dim=1)[:, None]
+    return kinds_of_tokens(batch).sum(dim=1)[:, None]
 
 
 def _to_kinds(probs: Tensor, weight: Tensor, kinds: Tensor) -> Float[Tensor, "batch head kind"]:
@@ -108,9 +117,13 @@ def _to_kinds(probs: Tensor, weight: Tensor, kinds: Tensor) -> Float[Tensor, "ba
     return by_key @ kinds[:, : probs.shape[-1]].to(probs.dtype)
 
 
-def _sinks(batch: Batch) -> Int[Tensor, "batch sink"]:
-    """Positions of the first token and of special tokens; -1 fills up where an input has fewer than another."""
-    is_sink = (batch.derived("surface.kinds", _kinds)[..., 0].bool() | batch.special) & batch.attention_mask
+def _sinks(batch: Batch) -> Bool[Tensor, "batch token"]:
+    return (kinds_of_tokens(batch)[..., list(CLASSES).index("first")].bool() | batch.special) & batch.attention_mask
+
+
+def _sink_positions(batch: Batch) -> Int[Tensor, "batch sink"]:
+    """-1 fills up where an input has fewer sinks than another."""
+    is_sink = sinks(batch)
     position = torch.arange(is_sink.shape[1], device=is_sink.device).expand_as(is_sink)
     most = int(is_sink.sum(dim=-1).max())
     return position.where(is_sink, -1).sort(dim=-1, descending=True).values[:, :most]

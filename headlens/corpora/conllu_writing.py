@@ -246,7 +246,13 @@ def _brackets(document: Document) -> dict[int, str]:
             opening.setdefault(mention.start, []).append(f"({mention.entity}")
             closing.setdefault(mention.stop - 1, []).insert(0, f"{mention.entity})")
     words = opening.keys() | whole.keys() | closing.keys()
-    return {word: "".join([*opening.get(word, []), *whole.get(word, []), *closing.get(word, [])]) for word in words}
+    return {word: _in_order(opening.get(word, []), whole.get(word, []), closing.get(word, [])) for word in words}
+
+
+def _in_order(opening: list[str], whole: list[str], closing: list[str]) -> str:
+    if closing:  # an entity that opens in front of one that closes, "(2" and "1)", would be taken for another: "(21)"
+        return "".join([*whole, *closing, *opening])
+    return "".join([*opening, *whole])
 
 
 def _check_entities(document: Document, mentions: Sequence[Mention]) -> None:

@@ -48,6 +48,14 @@ PALETTE: dict[str, str] = {
 }
 """Names of the style sheet's variables (`--hl-...`) and their colours in the light palette, each there once."""
 
+SIGNED = frozenset(
+    {
+        *("repetition.copying", "circuits.ov_eigenvalue", "circuits.ov_full", "circuits.ov_effective"),
+        *("circuits.q_composition", "circuits.k_composition", "circuits.v_composition"),
+    }
+)
+"""Metrics of which 0 is the middle."""
+
 LOW_IS_TELLING = frozenset({"position.variability"})  # metrics of which a low value is the remarkable one
 
 _STEPS = 7
@@ -79,7 +87,7 @@ class Scale:
 def is_signed(metric: Metric) -> bool:
     """The sign of the score says which way, so that the scale has two ends and 0 in its middle."""
     name = metric.name.removesuffix(".macro")
-    return name.endswith("_signed") or ".difference[" in name
+    return name in SIGNED or name.endswith("_signed") or ".difference[" in name
 
 
 def starts_at_chance(metric: Metric, values: Floats, chance: float) -> bool:

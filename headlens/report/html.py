@@ -14,7 +14,7 @@ import numpy as np
 
 from headlens.evidence_table import VERDICTS, Evidence
 from headlens.files import atomic_write
-from headlens.report import facts
+from headlens.report import behaviour, facts
 from headlens.report.claims import KINDS
 from headlens.report.evidence_rows import SYNTAX, Controls, rival_words, rivals_of, strongest
 from headlens.report.facts import Provenance
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+    from headlens.similarity import Similarity
+
 _SUMMARY_MAPS = 3
 
 
@@ -45,11 +47,17 @@ class _Legend:
     heads: list[str]
 
 
-def render_report(scores: ScoreTable, provenance: Provenance, evidence: Evidence | None = None) -> str:
+def render_report(
+    scores: ScoreTable,
+    provenance: Provenance,
+    evidence: Evidence | None = None,
+    similarity: Similarity | None = None,
+) -> str:
     """The whole report as an HTML page; what the provenance does not say is left out.
 
-    With `evidence`, of an annotated corpus, the page also has tables of relations and coreference, each accuracy
-    beside its baselines, and claims that rest on them. After a failed self-check nothing is claimed.
+    With `similarity` it has a map of all heads. With `evidence`, of an annotated corpus, the page also has tables of
+    relations and coreference, each accuracy beside its baselines, and claims that rest on them. After a failed
+    self-check nothing is claimed.
     """
     checked = facts.selfcheck(provenance)
     may_claim = checked is None or checked[0]
@@ -68,7 +76,7 @@ def render_report(scores: ScoreTable, provenance: Provenance, evidence: Evidence
             linked={head.name for head in traits},
             legend=_legend(scores, evidence, traits),
             plain_heads=sum(not head.held and head.nearest is not None for head in traits),
-            themes=themes(scores, evidence if may_claim else None, found),
+            themes=themes(scores, evidence if may_claim else None, found, provenance if may_claim else {}, similarity),
             rules=RULES,
             schema=SCHEMA,
             settings=evidence.settings if evidence is not None else None,
@@ -108,9 +116,10 @@ def write_report(
     provenance: Provenance,
     path: str | os.PathLike[str],
     evidence: Evidence | None = None,
+    similarity: Similarity | None = None,
 ) -> None:
     """Render the report and put it at `path` in one step; an OutputError says why it cannot be written."""
-    page = render_report(scores, provenance, evidence)
+    page = render_report(scores, provenance, evidence, similarity)
     # a file name that is no proper text reaches here with lone surrogates, which UTF-8 cannot hold
     content = page.encode("utf-8", "backslashreplace")
     atomic_write(path, lambda temporary: temporary.write_bytes(content))
@@ -194,7 +203,7 @@ def _key_metrics(scores: ScoreTable, found: Sequence[Finding]) -> list[Metric]:
 
 
 def _provenance_groups(provenance: Provenance) -> list[tuple[str, list[tuple[str, str]]]]:
-    lines = facts.flat({key: value for key, value in provenance.items() if key not in KEYS})
+    lines = facts.flat({key: value for key, value in provenance.items() if key not in (*KEYS, *behaviour.KEYS)})
     return [
         (group, list(members)) for group, members in groupby(lines, key=lambda line: re.split(r"[.\[]", line[0])[0])
     ]

@@ -121,8 +121,8 @@ def figure_of(scores: ScoreTable, metric: Metric, marked: Sequence[HeadScore]) -
 def _figure_caption(scores: ScoreTable, metric: Metric) -> str:
     values, chance = scores[metric.name], float(scores.chance[scores.index(metric.name)])
     if is_signed(metric):
-        is_difference = ".difference[" in metric.name
-        later, earlier = ("", "") if is_difference else (", towards later tokens", ", towards earlier ones")
+        is_direction = metric.name.endswith("_signed")
+        later, earlier = (", towards later tokens", ", towards earlier ones") if is_direction else ("", "")
         words = f"Blue: above 0{later}. Ochre: below 0{earlier}."
     elif not starts_at_chance(metric, values, chance):
         words = "The stronger the colour, the higher the value."

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from headlens.evidence_table import ABOVE, INFORMED, SLIGHT, Evidence, RelationEvidence
+from headlens.report.behaviour import agreement_line, pairs_table, reasons, repetition_table, retrieval_line
 from headlens.report.evidence_rows import (
     SYNTAX,
     Table,
@@ -19,12 +21,20 @@ from headlens.report.evidence_rows import (
     pronouns_table,
     relations_table,
 )
+from headlens.report.facts import Provenance
 from headlens.report.further import Further
 from headlens.report.numbers import interval, signed
 from headlens.report.sections import Section, section_of
+from headlens.report.similar import clusters_table, map_of_heads, similarity_line
 from headlens.report.wording import ALL, family_of, is_subtype, title_of
 from headlens.scores import HeadScore, Metric, ScoreTable
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from headlens.similarity import Similarity
+
+MOST_TAGS = 4  # parts of speech of which maps are drawn
 MOST_RELATIONS = 10  # of which maps are drawn: a page with a map for each of a hundred metrics would not load
 _MAPS = frozenset(
     {
@@ -36,6 +46,7 @@ _MAPS = frozenset(
         "coref[nominal]",
     }
 )
+_OF_TAGS = ("lexical.to_upos[", "lexical.from_upos[")
 _DRAWN = (ABOVE, INFORMED, SLIGHT)  # verdicts, the best first
 _RELATION = re.compile(r"syntax\.(?:dep_to_head|head_to_dep)\[(.+)\]")
 
@@ -46,18 +57,20 @@ class Theme:
 
     title: str
     introduction: str
-    table: Table | None
-    folded: Table | None
-    lines: tuple[str, ...]
-    ensembles: Table | None
-    probe: str
-    groups: list[tuple[str, list[tuple[str, str]]]]  # for the contents: words, then (link text, anchor)
-    sections: list[Section]
-    left_out: str  # which maps are not drawn, and where the numbers are
+    table: Table | None = None
+    has_verdicts: bool = False  # in the table
+    folded: Table | None = None
+    lines: tuple[str, ...] = ()
+    ensembles: Table | None = None
+    probe: str = ""
+    picture: Markup | None = None
+    groups: tuple[tuple[str, list[tuple[str, str]]], ...] = ()  # for the contents: words, then (link text, anchor)
+    sections: tuple[Section, ...] = ()
+    left_out: str = ""  # which maps are not drawn, and where the numbers are
 
     @property
     def is_empty(self) -> bool:
-        return not (self.table or self.lines or self.ensembles or self.probe or self.sections)
+        return not (self.table or self.lines or self.ensembles or self.probe or self.picture or self.sections)
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,36 @@ _PRONOUNS = _Plan(
     ("choice",),
     "Of the names or nouns that a pronoun may refer to, does it attend most to the right one?",
 )
+_CONTRIBUTION = _Plan(
+    "Contribution",
+    ("contribution",),
+    "What a head takes from where it looks: attention times the norm of what the head would write if it looked there "
+    "alone (Kobayashi et al. 2020). A head may look at a token and take nothing from it.",
+)
+_WORDS = _Plan(
+    "Words",
+    ("lexical",),
+    "Which words a head looks at, whatever their place: rare ones, those of one part of speech, other forms of the "
+    "same word, and other pieces of the same one.",
+)
+_REPETITION = _Plan(
+    "Repetition",
+    ("repetition",),
+    "On random tokens written twice there is nothing to tell but what stood before (Olsson et al. 2022): a head may "
+    "look at the previous token, at the same token in the first copy, or at the token that came after it there.",
+)
+_WEIGHTS = _Plan(
+    "Weights",
+    ("circuits",),
+    "What the weights say without any text (Elhage et al. 2021): whether a head raises or lowers the token that it "
+    "looks at, and which heads read what others write.",
+)
+_RETRIEVAL = _Plan(
+    "Retrieval",
+    ("retrieval",),
+    "While the model goes on with something that stands far back in a text, which heads look at the very token that is "
+    "written next (Wu et al. 2024)?",
+)
 _PLANS = (
     _RELATIONS,
     _COREFERENCE,
@@ -99,16 +142,41 @@ _PLANS = (
         "Where a head looks, counted from the token whose row it is: −1 is the token before it.",
     ),
     _Plan("Surface", ("surface",), "What kind of token a head looks at, and how widely it spreads its attention."),
+    _CONTRIBUTION,
+    _WORDS,
+    _REPETITION,
+    _WEIGHTS,
+    _RETRIEVAL,
 )
 
 
-def themes(scores: ScoreTable, evidence: Evidence | None, further: Further) -> list[Theme]:
+def themes(
+    scores: ScoreTable,
+    evidence: Evidence | None,
+    further: Further,
+    provenance: Provenance | None = None,
+    similarity: Similarity | None = None,
+) -> list[Theme]:
     """The parts of the page that have something to say; families without a plan come last, under their own names."""
     planned = {family for plan in _PLANS for family in plan.families}
     others = dict.fromkeys(family for metric in _metrics(scores) if (family := family_of(metric.name)) not in planned)
     plans = [*_PLANS, *(_Plan(name.replace("_", " ").capitalize(), (name,), "") for name in others)]
-    found = [_theme(plan, scores, evidence, further) for plan in plans]
+    found = [_theme(plan, scores, evidence, further, provenance or {}) for plan in plans]
+    if similarity is not None:
+        found.append(_similarity(similarity))
     return [theme for theme in found if not theme.is_empty]
+
+
+def _similarity(similarity: Similarity) -> Theme:
+    from markupsafe import Markup
+
+    return Theme(
+        title="Similarity",
+        introduction="Heads that look at the same places in the same rows stand together.",
+        table=clusters_table(similarity),
+        lines=(similarity_line(similarity),),
+        picture=Markup(map_of_heads(similarity)),
+    )
 
 
 def drawn_relations(scores: ScoreTable, evidence: Evidence | None) -> list[str]:
@@ -144,26 +212,37 @@ def _metrics(scores: ScoreTable) -> list[Metric]:
     return [m for m in scores.metrics if not (m.is_macro and m.name.removesuffix(".macro") in scores)]
 
 
-def _theme(plan: _Plan, scores: ScoreTable, evidence: Evidence | None, further: Further) -> Theme:
+def _theme(
+    plan: _Plan, scores: ScoreTable, evidence: Evidence | None, further: Further, provenance: Provenance
+) -> Theme:
     metrics = [metric for metric in _metrics(scores) if family_of(metric.name) in plan.families]
-    chosen = _drawn(metrics, drawn_relations(scores, evidence) if plan is _RELATIONS else [])
-    sections = [section_of(scores, metric) for metric in chosen]
+    relations = drawn_relations(scores, evidence) if plan is _RELATIONS else []
+    chosen = _drawn(metrics, [*relations, *_telling_tags(scores, metrics)])
+    sections = tuple(section_of(scores, metric) for metric in chosen)
     is_syntax = plan is _RELATIONS
+    table = _table(plan, scores, evidence, further, provenance)
     return Theme(
         title=plan.title,
         introduction=plan.introduction,
-        table=_table(plan, evidence, further),
+        table=table,
+        has_verdicts=table is not None and plan in (_RELATIONS, _COREFERENCE, _PRONOUNS),
         folded=directions_table(evidence, further.controls) if evidence is not None and is_syntax else None,
-        lines=tuple(_lines(plan, scores, evidence)),
+        lines=tuple(_lines(plan, scores, evidence, provenance)),
         ensembles=further.ensembles if is_syntax else None,
         probe=further.probe if is_syntax else "",
-        groups=_groups(sections),
+        groups=tuple(_groups(sections)),
         sections=sections,
-        left_out=_left_out(len(chosen), len(metrics), has_table=evidence is not None),
+        left_out=_left_out(len(chosen), len(metrics), has_table=evidence is not None and bool(relations)),
     )
 
 
-def _table(plan: _Plan, evidence: Evidence | None, further: Further) -> Table | None:
+def _table(
+    plan: _Plan, scores: ScoreTable, evidence: Evidence | None, further: Further, provenance: Provenance
+) -> Table | None:
+    if plan is _REPETITION:
+        return repetition_table(scores)
+    if plan is _WEIGHTS:
+        return pairs_table(provenance)
     if evidence is None:
         return None
     if plan is _RELATIONS:
@@ -171,15 +250,27 @@ def _table(plan: _Plan, evidence: Evidence | None, further: Further) -> Table | 
     return {_COREFERENCE: coreference_table, _PRONOUNS: pronouns_table}.get(plan, lambda _: None)(evidence)
 
 
-def _drawn(metrics: Sequence[Metric], relations: Sequence[str]) -> list[Metric]:
-    """Of syntax and coreference only some, the best relations in the order given."""
+def _drawn(metrics: Sequence[Metric], chosen: Sequence[str]) -> list[Metric]:
+    """Of metrics of which there are many only those that are `chosen`, in their order."""
     by_name = {metric.name: metric for metric in metrics}
-    return [*(metric for metric in metrics if _is_drawn(metric)), *(by_name[name] for name in relations)]
+    return [*(metric for metric in metrics if _is_drawn(metric)), *(by_name[name] for name in chosen)]
 
 
 def _is_drawn(metric: Metric) -> bool:
     is_one_of_many = _RELATION.fullmatch(metric.name) is not None or family_of(metric.name) == "coref"
-    return metric.name in _MAPS or not is_one_of_many
+    is_beside_another = metric.name.startswith("repetition.") and metric.name.endswith(("_argmax", "_control"))
+    is_of_a_tag = metric.name.startswith(_OF_TAGS)
+    return metric.name in _MAPS or not (is_one_of_many or is_beside_another or is_of_a_tag)
+
+
+def _telling_tags(scores: ScoreTable, metrics: Sequence[Metric]) -> list[str]:
+    """The parts of speech that some head prefers most, as a multiple of their share."""
+    preferred = []
+    for metric in metrics:
+        chance = float(scores.chance[scores.index(metric.name)])
+        if metric.name.startswith(_OF_TAGS[0]) and chance > 0 and np.isfinite(scores[metric.name]).any():
+            preferred.append((float(np.nanmax(scores[metric.name])) / chance, metric.name))
+    return [name for _, name in sorted(preferred, reverse=True)[:MOST_TAGS]]
 
 
 def _left_out(drawn: int, metrics: int, *, has_table: bool) -> str:
@@ -189,12 +280,18 @@ def _left_out(drawn: int, metrics: int, *, has_table: bool) -> str:
     return f"Maps are drawn of {drawn} of the {metrics} metrics; {where}the numbers of all heads are in scores.csv."
 
 
-def _lines(plan: _Plan, scores: ScoreTable, evidence: Evidence | None) -> Iterator[str]:
+def _lines(plan: _Plan, scores: ScoreTable, evidence: Evidence | None, provenance: Provenance) -> Iterator[str]:
     families = {family_of(metric.name) for metric in scores.metrics}
     if plan is _COREFERENCE and families & set(SYNTAX) and not families & {"coref", "choice"}:
         yield "The corpus marks no coreference, so nothing can be said about it."
     if plan is _RELATIONS and families & {"coref", "choice"} and not families & set(SYNTAX):
         yield "The corpus marks no dependencies, so nothing can be said about relations."
+    if plan is _RELATIONS and (line := agreement_line(provenance)):
+        yield line
+    if plan is _RETRIEVAL and (line := retrieval_line(provenance)):
+        yield line
+    for family in plan.families:
+        yield from reasons(provenance, family)
     if plan is _PRONOUNS:
         for metric in scores.metrics:
             if metric.name.startswith("choice.difference[") and np.isfinite(scores[metric.name]).any():
