@@ -38,7 +38,7 @@ LENGTHS = (64, 128, 256)  # tokens of a prompt
 DEPTHS = (0.1, 0.5, 0.9)
 NEEDLES = 3  # of each length and depth
 THRESHOLD, STRONG = 0.1, 0.5  # Wu et al. 2024: 3 to 6% of heads score over .1, fewer than 1% over .5
-ENOUGH = 0.5  # share of needle tokens that a model must write for its heads to be judged by; Wu et al.'s own limit
+ENOUGH = 0.5  # share of needle tokens that a model must write for its heads to be judged by, as Wu et al.'s code has it
 
 METRICS = (
     Metric(
@@ -80,9 +80,10 @@ def retrieval(
     A text is haystack, key, needle, haystack, key. The model writes as many tokens as the needle has, always the one
     with the largest logit. A head copies a token when its strongest key is within the needle and holds the token that
     is written; its score is |copied and in the needle| / |in the needle|, both sets of tokens (Wu et al. 2024), the
-    mean of all texts. Wu et al. keep texts of which the model writes half of the needle or more; here all count, and
-    the facts say how many those are. The chance level is that of a head whose strongest key is any visible one.
-    Intervals (95%) are from resampling the texts, of which every one has a needle of its own.
+    mean of all texts. The code of Wu et al. keeps only texts where the answer holds over half of the needle's words;
+    here all count, and the facts say in how many the model writes half of it or more. The chance level is that of a
+    head whose strongest key is any visible one. Intervals (95%) are from resampling the texts: every one has a random
+    needle of its own, but sentences come over and over, which makes their intervals too narrow.
 
     Parameters
     ----------

@@ -211,7 +211,7 @@ def test_norms_keep_their_digits_where_w_out_lets_little_through() -> None:
     (factor,) = output_factors(layer).values()
     expected = float((layer.o_proj.weight.detach().double() @ value.flatten().double()).norm())
     # float32 has seven digits, four are used up by the smallness; v G v^T would have none left
-    assert float(norms_after(value, factor)) == pytest.approx(expected, rel=1e-2)
+    assert float(norms_after(value, factor)) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

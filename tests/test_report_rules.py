@@ -164,6 +164,12 @@ def test_a_miss_names_the_nearest_of_the_heads_that_meet_the_conditions() -> Non
     assert nearest["L1H2"].rule.letter == "V"
 
 
+def test_a_rule_whose_conditions_no_head_meets_is_the_last_miss() -> None:
+    names = {"contribution.sink_weight": 0.9, "contribution.sink_ratio": 0.9, "repetition.previous": 0.1}
+    found = findings(table({name: at(value, {}) for name, value in names.items()}))
+    assert [finding.rule.letter for finding in found if finding.rule] == ["V", "Z"]
+
+
 def test_a_control_that_is_as_high_is_told() -> None:
     found = findings(of_head(induction=0.6, induction_control=0.5))
     assert found[1].text.endswith(
