@@ -446,7 +446,7 @@ def test_shapes_must_fit() -> None:
 
 def test_saved_distances_are_read_without_torch() -> None:
     code = "import sys, headlens.similarity; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_144_heads_on_2000_rows_take_seconds() -> None:
