@@ -25,8 +25,9 @@ MEASURES = {  # column of results.csv -> heading of the table, decimals
     "agreement_attractor": ("across an attractor", 3),
     "reference": ("pronouns that agree", 3),
     "reference_attractor": ("across an attractor", 3),
-    "relations": ("relations with a head", 1),
-    "relation_heads": ("heads that have them", 1),
+    "relations": ("relations that a head stands for", 1),
+    "relations_untrained": ("before training", 1),
+    "relation_heads": ("heads that stand for them", 1),
     "entropy": ("entropy of a row, nats", 2),
     "rank_qk": ("rank of W_QK", 1),
     "rank_attention": ("rank of attention", 1),
@@ -35,7 +36,7 @@ PANELS = {
     "excess": "Loss above the grammar's own, nats a token",
     "agreement_attractor": "Verbs that agree across an attractor, share",
     "reference": "Pronouns that agree, share",
-    "relations": "Relations that a head stands for",
+    "relations": "Relations that a head stands for; dotted: before training",
     "rank_qk": "Effective rank of W_QK, mean of heads",
 }
 
@@ -169,6 +170,8 @@ def figure_of(frame: pd.DataFrame) -> Figure:
         axes = list(figure.subplots(2, 3).flat)
     for ax, (measure, title) in zip(axes, PANELS.items(), strict=False):
         seaborn.lineplot(plain, x="heads", y=measure, marker="o", ax=ax, **style)
+        if measure == "relations":
+            seaborn.lineplot(plain, x="heads", y=f"{measure}_untrained", marker="^", linestyle=":", ax=ax, **style)
         _dress(ax, plain["heads"], "heads a layer", title)
     last = axes[-1]
     seaborn.lineplot(shared, x="cache_bytes", y="excess", marker="s", linestyle="--", ax=last, **style)
@@ -244,10 +247,11 @@ attention, with one of them multi-query attention) also have fewer parameters.
   before? {counts["agreement"]:,} verbs, and {counts["reference"]:,} pronouns, possessives and reflexives; across an
   attractor, a noun or pronoun in between that asks for another form, {counts["agreement_attractor"]:,} and
   {counts["reference_attractor"]:,}.
-- Relations with a head: `headlens.profile` reads {plan["annotated"]:,} of the texts, and a relation counts if its
-  verdict is "{ABOVE}" or "{INFORMED}": the head is chosen on other texts than it
-  is judged on. Of {_span(tested)} relations with enough decisions, subtypes as part of theirs; a head may
-  have several. More heads are more to choose from, and more tests: these counts compare but roughly.
+- Relations that a head stands for: `headlens.profile` reads {plan["annotated"]:,} of the texts, and a relation counts
+  if its verdict is "{ABOVE}" or "{INFORMED}": the head is chosen on other
+  texts than it is judged on. Of {_span(tested)} relations with enough decisions, subtypes as part of theirs; a head may
+  have several. More heads are more to choose from, and more tests, so these counts compare but roughly. Before
+  training: what the same test says of the same model when it has learnt nothing.
 - Entropy: mean of all heads and rows. Rank: effective rank (Roy and Vetterli 2007), mean of all heads: of W_Q W_K^T,
   at most the width of a head, {plan["d_model"]} / heads; of the attention matrices of {plan["ranked"]} texts, at most
   their tokens.
