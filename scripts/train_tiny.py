@@ -58,15 +58,21 @@ EVALUATION_SEED = 0
 EVALUATION_TEXTS = 2000
 
 JOINED = 0.2  # share of the rows of text whose texts see each other
-RANDOM = 0.2  # share of the rows that are no text but random words that come again
 PERIODS, GAP = (8, 64), 6  # how many words come again; at most so many others stand between
 MASKED, AS_MASK, AS_OTHER = 0.3, 0.8, 0.1  # as Devlin et al. 2019, sec. 3.1, but twice as many words
 
-# An induction head forms within minutes if there is nothing to learn but to look for what came before, in short
-# stretches of few different words, and if no more than the two layers that it takes are there. So GPT-2 starts with
-# that. The parts of the training are counted from 0 to 1.
-ONLY_RANDOM_UNTIL, ALL_WORDS_FROM = 0.12, 0.3
-FEW_WORDS, SHORT = 32, 64  # different words, tokens of a stretch
+# Rows are texts, or no text but random words that come again. An induction head forms within minutes if there is
+# nothing to learn but to look for what came before, in short stretches of few different words that start at position 0,
+# and if no more than the two layers that it takes are there. So GPT-2 starts with that, and learns next to do the same
+# with all words at all positions. Parts of the training are counted from 0 to 1.
+FIRST_UNTIL, NEXT_UNTIL = 0.12, 0.25
+RANDOM_FIRST, RANDOM_NEXT, RANDOM = (
+    1.0,
+    0.6,
+    0.2,
+)  # shares of random words in the rows; BERT has the last from the start
+FEW_WORDS, ALL_WORDS_FROM = 32, 0.3  # different words at first, and the part from which on they are all
+SHORT = 64  # tokens of a short stretch
 FIRST_LAYERS = 2
 
 
@@ -89,19 +95,20 @@ class Rows(Dataset):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         source = np.random.default_rng((self.seed, index))
         part = index / self.rows if self.is_causal else 1.0
-        if part < ONLY_RANDOM_UNTIL or source.random() < RANDOM:
-            is_short = part < ONLY_RANDOM_UNTIL or (self.is_causal and source.random() < 0.5)
+        if source.random() < share_of_random(part):
+            is_short = part < FIRST_UNTIL or (self.is_causal and source.random() < 0.5)
             ids, text, is_new = self._random(source, SHORT if is_short else POSITIONS, words_known(part))
+            places = _places(text) if part < FIRST_UNTIL else np.arange(POSITIONS)
         else:
             ids, text = self._texts(index)
             text = np.zeros_like(text) if source.random() < JOINED else text
-            is_new = np.zeros(POSITIONS, dtype=bool)
+            places, is_new = _places(text), np.zeros(POSITIONS, dtype=bool)
         labels = ids.copy()
         if self.is_causal:
             labels[is_new] = IGNORED  # nothing tells a random word before it comes again
         else:
             self._mask(ids, labels, source)
-        row = {"input_ids": ids, "labels": labels, "position_ids": _places(text), "text": text}
+        row = {"input_ids": ids, "labels": labels, "position_ids": places, "text": text}
         return {name: torch.from_numpy(values) for name, values in row.items()}
 
     def _texts(self, index: int) -> tuple[Ints, Ints]:
@@ -157,10 +164,16 @@ class Rows(Dataset):
         ids[others] = source.integers(FIRST_WORD, len(self.tokenizer), int(others.sum()))
 
 
+def share_of_random(part: float) -> float:
+    if part < FIRST_UNTIL:
+        return RANDOM_FIRST
+    return RANDOM_NEXT if part < NEXT_UNTIL else RANDOM
+
+
 def words_known(part: float) -> int:
     """How many different words random rows are made of; the others come bit by bit."""
     every = len(WORD_FORMS) - 1  # without 's
-    grown = (part - ONLY_RANDOM_UNTIL) / (ALL_WORDS_FROM - ONLY_RANDOM_UNTIL)
+    grown = (part - FIRST_UNTIL) / (ALL_WORDS_FROM - FIRST_UNTIL)
     return round(FEW_WORDS * (every / FEW_WORDS) ** min(max(grown, 0), 1))
 
 
@@ -210,7 +223,7 @@ def train(recipe: Recipe, checkpoints: Path, *, steps: int, batch_size: int, see
         train_sampling_strategy="sequential",  # rows are random as they are, and change as the training goes on
     )
     rows = Rows(tokenizer, steps * batch_size, seed)
-    grows = [UpperLayersLater(round(ONLY_RANDOM_UNTIL * steps))] if rows.is_causal else []
+    grows = [UpperLayersLater(round(FIRST_UNTIL * steps))] if rows.is_causal else []
     trainer = Trainer(model, settings, partial(collate, is_causal=rows.is_causal), rows, callbacks=grows)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None)
     return model
@@ -327,7 +340,7 @@ def facts_of(model: PreTrainedModel, **training: float) -> dict[str, Any]:
         "joined": JOINED,
         "random": RANDOM,
         "masked": MASKED,
-        "only_random": ONLY_RANDOM_UNTIL,
+        "only_random": FIRST_UNTIL,
         "few": FEW_WORDS,
         "first_layers": FIRST_LAYERS,
         **training,

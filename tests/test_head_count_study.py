@@ -218,9 +218,7 @@ def test_loss_and_choices_are_those_of_one_text_at_a_time(script, measures, plan
     assert len(choices) == sum(len(text.forced) for text in texts)
 
 
-def test_a_model_that_knows_nothing_has_the_entropy_of_its_vocabulary_and_no_choice_right(
-    script, measures, plan, texts
-):
+def test_a_model_that_knows_nothing_has_the_entropy_of_its_vocabulary(script, measures, plan, texts):
     model = random_model(script, plan, std=0.0)
     nats, choices = measures.read(model, texts)
     tokens = sum(text.document.n_words + 1 for text in texts)

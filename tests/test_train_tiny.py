@@ -96,8 +96,8 @@ def rows_of(script, monkeypatch) -> Callable[..., list[dict[str, Any]]]:
     """Rows of one kind only, as lists."""
 
     def rows_of(tokenizer: Any, *, random: float, joined: float = 0, n: int = ROWS) -> list[dict[str, Any]]:
-        monkeypatch.setattr(script, "ONLY_RANDOM_UNTIL", -1.0)  # as they are when all has grown
-        monkeypatch.setattr(script, "ALL_WORDS_FROM", -0.5)
+        for name in ("FIRST_UNTIL", "NEXT_UNTIL", "ALL_WORDS_FROM"):  # as rows are when all this is over
+            monkeypatch.setattr(script, name, {"FIRST_UNTIL": -2.0}.get(name, -1.0))
         monkeypatch.setattr(script, "RANDOM", random)
         monkeypatch.setattr(script, "JOINED", joined)
         rows = script.Rows(tokenizer, n, seed=0)
@@ -151,22 +151,22 @@ def told_by_its_stretch(ids: list[int]) -> list[bool]:
     ]
 
 
-def stretches(row: dict[str, list[int]]) -> Iterator[tuple[list[int], list[int], list[int]]]:
-    """Ids, labels and positions of each of its texts."""
+def stretches(row: dict[str, list[int]]) -> Iterator[tuple[list[int], list[int]]]:
+    """Ids and labels of each of its texts."""
     for number in sorted(set(row["text"])):
         kept = [i for i, text in enumerate(row["text"]) if text == number]
-        yield tuple([row[name][i] for i in kept] for name in ("input_ids", "labels", "position_ids"))  # type: ignore[misc]
+        yield [row["input_ids"][i] for i in kept], [row["labels"][i] for i in kept]
 
 
 def test_random_words_count_where_they_come_again(rows_of, gpt2):
     with_end, sizes, scored = 0, Counter[int](), Counter[bool]()
     for row in rows_of(gpt2, random=1):
-        for ids, labels, positions in stretches(row):
+        assert row["position_ids"] == list(range(256))
+        for ids, labels in stretches(row):
             sizes[len(ids)] += 1
             start = int(ids[0] == gpt2.bos_token_id)
             with_end += start
             assert min(ids[start:]) >= 20
-            assert positions == list(range(len(ids)))
             assert {id for id, label in zip(ids, labels, strict=True) if label not in (id, -100)} == set()
             told = told_by_its_stretch(ids)
             scored.update(told[i] for i, label in enumerate(labels) if label != -100)
@@ -180,16 +180,23 @@ def test_random_words_count_where_they_come_again(rows_of, gpt2):
     assert scored[True] > 0.3 * 256 * ROWS
 
 
-def test_the_first_rows_are_random_words_of_a_few_and_later_ones_of_all(script, gpt2):
-    rows = script.Rows(gpt2, 2000, seed=0)
-    first = [rows[index] for index in range(0, 240, 4)]
+def test_the_first_rows_are_short_stretches_of_few_words_from_position_0_on(script, gpt2):
+    rows = script.Rows(gpt2, 1000, seed=0)
+    first = [rows[index] for index in range(0, 120, 2)]
     words = Counter(id for row in first for id in row["input_ids"].tolist() if id != gpt2.bos_token_id)
-    assert len(words) == script.FEW_WORDS
-    assert {row["text"].tolist()[-1] for row in first} == {3}  # four stretches of 64
-    later = [rows[index] for index in range(600, 2000)]
-    of_random_words = [row for row in later if (row["labels"] == -100).any()]
-    assert abs(len(of_random_words) - 0.2 * 1400) < 4 * math.sqrt(0.2 * 0.8 * 1400)
-    assert len({id for row in of_random_words for id in row["input_ids"].tolist()} - {gpt2.bos_token_id}) == 602
+    assert len(words) == 32
+    for row in first:
+        assert row["text"].tolist() == [0] * 64 + [1] * 64 + [2] * 64 + [3] * 64
+        assert row["position_ids"].tolist() == [*range(64)] * 4
+
+
+@pytest.mark.parametrize(("rows", "share"), [((240, 500), 0.6), ((500, 2000), 0.2)], ids=["next", "then"])
+def test_later_rows_are_texts_as_well(script, gpt2, rows, share):
+    made = script.Rows(gpt2, 2000, seed=0)
+    of_random_words = [made[index] for index in range(*rows) if (made[index]["labels"] == -100).any()]
+    n = rows[1] - rows[0]
+    assert abs(len(of_random_words) - share * n) < 4 * math.sqrt(share * (1 - share) * n)
+    assert all(row["position_ids"].tolist() == [*range(256)] for row in of_random_words)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +218,7 @@ def test_where_gaps_are_to_be_filled_random_words_are_of_all_from_the_start(rows
 
 def test_upper_layers_learn_later(script, small, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "FIRST_LAYERS", 1)
-    monkeypatch.setattr(script, "ONLY_RANDOM_UNTIL", 0.5)
+    monkeypatch.setattr(script, "FIRST_UNTIL", 0.5)
     recipe = script.RECIPES["tiny-gpt2"]
     torch.manual_seed(0)
     start = recipe.model(recipe.tokenizer())

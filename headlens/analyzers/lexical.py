@@ -185,25 +185,15 @@ class PartsOfSpeech(WordAnalyzer):
     def __init__(self, tags: Sequence[str], tag_of: Mapping[int, NDArray[np.int64]]) -> None:
         """`tag_of` [word] by input, an index into `tags`, or -1 for any other tag."""
         self.tags, self.tag_of = tuple(tags), tag_of
-        self.metrics = (
-            *(
-                Metric(
-                    f"{TO_TAG}[{tag}]",
-                    f"Attention to {tag}",
-                    f"Share of the attention between different words that goes to words tagged {tag}.",
-                    "share",
-                )
-                for tag in self.tags
-            ),
-            *(
-                Metric(
-                    f"{FROM_TAG}[{tag}]",
-                    f"Attention from {tag}",
-                    f"Share of the attention between different words that comes from words tagged {tag}.",
-                    "share",
-                )
-                for tag in self.tags
-            ),
+        self.metrics = tuple(
+            Metric(
+                f"{stem}[{tag}]",
+                f"Attention {way} {tag}",
+                f"Share of the attention between different words that {goes} words tagged {tag}.",
+                "share",
+            )
+            for stem, way, goes in ((TO_TAG, "to", "goes to"), (FROM_TAG, "from", "comes from"))
+            for tag in self.tags
         )
         self.without_macro = frozenset(metric.name for metric in self.metrics)
 
