@@ -190,11 +190,13 @@ def test_the_first_rows_are_short_stretches_of_few_words_from_position_0_on(scri
         assert row["position_ids"].tolist() == [*range(64)] * 4
 
 
-@pytest.mark.parametrize(("rows", "share"), [((240, 500), 0.6), ((500, 2000), 0.2)], ids=["next", "then"])
+@pytest.mark.parametrize(
+    ("rows", "share"), [(range(240, 500, 2), 0.6), (range(500, 2000, 9), 0.2)], ids=["next", "then"]
+)
 def test_later_rows_are_texts_as_well(script, gpt2, rows, share):
     made = script.Rows(gpt2, 2000, seed=0)
-    of_random_words = [made[index] for index in range(*rows) if (made[index]["labels"] == -100).any()]
-    n = rows[1] - rows[0]
+    of_random_words = [row for row in (made[index] for index in rows) if (row["labels"] == -100).any()]
+    n = len(rows)
     assert abs(len(of_random_words) - share * n) < 4 * math.sqrt(share * (1 - share) * n)
     assert all(row["position_ids"].tolist() == [*range(256)] for row in of_random_words)
 
@@ -246,7 +248,7 @@ def test_upper_layers_learn_later(script, small, tmp_path, monkeypatch):
 
 def test_gaps_are_30_percent_of_the_words_80_10_10(rows_of, bert):
     fates, words = Counter[str](), 0
-    for row in rows_of(bert, random=0, n=120):
+    for row in rows_of(bert, random=0, n=60):
         for id, label in zip(row["input_ids"], row["labels"], strict=True):
             if label == -100:
                 assert id != bert.mask_token_id
@@ -256,7 +258,7 @@ def test_gaps_are_30_percent_of_the_words_80_10_10(rows_of, bert):
             words += 1
             fates["mask" if id == bert.mask_token_id else "same" if id == label else "other"] += 1
     gaps = fates.total()
-    assert words > 20_000
+    assert words > 10_000
     # four standard deviations of a binomial count on either side
     assert abs(gaps - 0.3 * words) < 4 * math.sqrt(0.3 * 0.7 * words)
     assert abs(fates["mask"] - 0.8 * gaps) < 4 * math.sqrt(0.8 * 0.2 * gaps)
@@ -264,11 +266,14 @@ def test_gaps_are_30_percent_of_the_words_80_10_10(rows_of, bert):
 
 
 def test_a_row_is_always_the_same_and_no_two_are(script, bert):
-    rows, again = script.Rows(bert, 50, seed=0), script.Rows(bert, 50, seed=0)
-    for index in range(20):
-        assert all(torch.equal(rows[index][name], again[index][name]) for name in rows[index])
-    assert len({tuple(rows[index]["input_ids"].tolist()) for index in range(50)}) == 50
-    assert not torch.equal(rows[0]["input_ids"], script.Rows(bert, 50, seed=1)[0]["input_ids"])
+    def ids(rows: Any, index: int) -> tuple[int, ...]:
+        return tuple(rows[index]["input_ids"].tolist())
+
+    rows = script.Rows(bert, 8, seed=0)
+    first = [ids(rows, index) for index in range(8)]
+    assert [ids(script.Rows(bert, 8, seed=0), index) for index in reversed(range(8))] == first[::-1]
+    assert len(set(first)) == 8
+    assert not set(first) & {ids(script.Rows(bert, 8, seed=1), index) for index in range(8)}
 
 
 def test_seeds_of_training_and_of_evaluation_do_not_meet(script):
