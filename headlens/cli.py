@@ -152,7 +152,7 @@ def _profile(
         folder = _folder(out, model)
         _check_writable(folder)
         with _progress() as progress:
-            from headlens.behaviour import USUAL
+            from headlens.behaviour.parts import USUAL
             from headlens.corpora import read_corpus
             from headlens.profiling import default_corpus, profile
 

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headlens.agreement import agreement_of_claims
 from headlens.annotated import is_annotated, read_chunks, read_sentences
 from headlens.arch import attention_sites
-from headlens.behaviour import USUAL, behaviour, check_parts
+from headlens.behaviour.agreement import agreement_of_claims
+from headlens.behaviour.parts import USUAL, behaviour, check_parts
 from headlens.capture import Way
 from headlens.checkpoints import speaks_grammar
 from headlens.corpora import UNITS, Corpus, read_corpus, sample_path

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headlens.behaviour.similarity import Similarity
 from headlens.errors import OutputError
 from headlens.evidence_table import Evidence
 from headlens.files import Write, write_together
 from headlens.scores import ScoreTable
-from headlens.similarity import Similarity
 
 PROFILE_SCHEMA = "headlens.profile/1"
 EVIDENCE_FILES = ("evidence.csv", "tests.parquet")

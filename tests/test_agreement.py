@@ -10,7 +10,7 @@ import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from headlens.agreement import AgreementAblation, ablate_agreement
+from headlens.behaviour.agreement import AgreementAblation, ablate_agreement
 from headlens.corpora.grammar import PUNCTUATION, WORD_FORMS, GrammarText, grammar_texts
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.testing import tiny_model

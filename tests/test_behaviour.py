@@ -11,7 +11,7 @@ from test_agreement import VOCABULARY, tokenizer  # noqa: F401  (a fixture)
 from transformers import PreTrainedTokenizerFast
 
 from headlens import Profile, profile, texts
-from headlens.behaviour import PARTS, USUAL
+from headlens.behaviour.parts import PARTS, USUAL
 from headlens.corpora.grammar import read_grammar
 from headlens.errors import OutputError
 from headlens.testing import tiny_model

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-from headlens import circuits as module
-from headlens.capture import capture
-from headlens.circuits import (
+from headlens.behaviour import circuits as module
+from headlens.behaviour.circuits import (
     BOTTOM,
     TOP,
     Composition,
@@ -27,8 +26,7 @@ from headlens.circuits import (
     own_token_shares,
     squared_products,
 )
-from headlens.errors import UnsupportedModel
-from headlens.head_weights import (
+from headlens.behaviour.head_weights import (
     HeadWeights,
     Norm,
     embeddings_after_mlp,
@@ -37,6 +35,8 @@ from headlens.head_weights import (
     input_norms,
     stream_weights,
 )
+from headlens.capture import capture
+from headlens.errors import UnsupportedModel
 from headlens.models import load_model, network_of
 from headlens.records import LayerAttention
 from headlens.replace import LayerCall, record_calls

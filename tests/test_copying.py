@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from headlens.analyze import analyze
-from headlens.copying import FINAL_NORMS, Copying, copying, directions, final_norm, projections_by_layer
+from headlens.behaviour.copying import FINAL_NORMS, Copying, copying, directions, final_norm, projections_by_layer
+from headlens.behaviour.repetition import repetition
 from headlens.errors import UnsupportedModel
 from headlens.records import Batch, LayerAttention
-from headlens.repetition import repetition
 from headlens.testing import VOCAB, draw, tiny_model
 
 TOKENS = 4  # <s> a b c

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headlens.analyze import analyze
 from headlens.analyzers.base import Scorer, WordAnalyzer
+from headlens.analyzers.frequencies import Frequencies
 from headlens.analyzers.lexical import (
     FEWEST_OF_TAG,
     OTHER_FORM,
@@ -32,7 +33,6 @@ from headlens.analyzers.lexical import (
 from headlens.analyzers.subwords import MERGE, PREVIOUS, Subwords
 from headlens.documents import Sentence
 from headlens.errors import CorpusError, MissingAnnotation
-from headlens.frequencies import Frequencies
 from headlens.gold.scored_input import ScoredInput
 from headlens.records import Batch, WordAttention
 from headlens.scores import ScoreTable

@@ -17,14 +17,14 @@ import headlens
 from headlens.analyze import analyze
 from headlens.analyzers import Position, Surface
 from headlens.analyzers.contribution import Contribution
+from headlens.behaviour.repetition import repetition
 from headlens.errors import UnsupportedModel
-from headlens.planted import GPT2_ROLES
 from headlens.records import Batch
-from headlens.repetition import repetition
 from headlens.report.findings import head_traits
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
 from headlens.testing import Planted, planted_bert, planted_gpt2
+from headlens.testing.planted import GPT2_ROLES
 
 Place = tuple[int, int]
 Side = Literal["left", "right"]

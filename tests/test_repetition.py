@@ -16,11 +16,8 @@ from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from headlens.analyzers.repetition import SEVERAL_COPIES, TWO_COPIES, Repetition
-from headlens.errors import CorpusError
-from headlens.models import LoadedModel
-from headlens.records import Batch, LayerAttention
-from headlens.repeated import (
+from headlens.behaviour.on_repeats import SEVERAL_COPIES, TWO_COPIES, Repetition
+from headlens.behaviour.repeated import (
     FEWEST_TOKENS,
     LARGE_VOCABULARY,
     MIDDLE,
@@ -32,7 +29,10 @@ from headlens.repeated import (
     random_sample,
     written,
 )
-from headlens.repetition import OLSSON_COPIES, repetition
+from headlens.behaviour.repetition import OLSSON_COPIES, repetition
+from headlens.errors import CorpusError
+from headlens.models import LoadedModel
+from headlens.records import Batch, LayerAttention
 from headlens.scores import ScoreTable
 from headlens.testing import VOCAB, draw, tiny_model
 

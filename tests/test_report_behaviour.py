@@ -9,11 +9,11 @@ import pytest
 from report_annotated import annotated_evidence, annotated_scores, grid, headings, row_of, rows_of, section
 from report_pages import HEADS, LAYERS, NAN, PROVENANCE, read
 
+from headlens.behaviour.similarity import Similarity
 from headlens.report import render_report
 from headlens.report.behaviour import agreement_line, reasons, retrieval_line
 from headlens.report.figures import is_signed
 from headlens.scores import Metric, ScoreTable
-from headlens.similarity import Similarity
 
 AGREEMENT = {
     "heads": ["L1H2", "L2H0"],

@@ -18,9 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from headlens.errors import CaptureError, CorpusError, UnsupportedModel
-from headlens.models import LoadedModel
-from headlens.needles import (
+from headlens.behaviour.needles import (
     KEY_TOKENS,
     NEEDLE_TOKENS,
     SENTENCES,
@@ -32,9 +30,11 @@ from headlens.needles import (
     sentence_needles,
     shortest,
 )
-from headlens.retrieval import count_copies, retrieval, strongest_keys, write_on
+from headlens.behaviour.retrieval import count_copies, retrieval, strongest_keys, write_on
+from headlens.behaviour.unembedding import vocabulary_head
+from headlens.errors import CaptureError, CorpusError, UnsupportedModel
+from headlens.models import LoadedModel
 from headlens.testing import tiny_model
-from headlens.unembedding import vocabulary_head
 
 VOCAB = 99
 HEADS, LAYERS = 4, 3
@@ -207,7 +207,7 @@ def test_equals_a_slow_loop_over_whole_forward_passes(family: str, options: dict
 
 
 def test_slices_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import headlens.retrieval as module
+    import headlens.behaviour.retrieval as module
     from headlens.capture import capture
 
     ids = torch.randint(5, VOCAB, (3, 25), generator=torch.Generator().manual_seed(1))
@@ -267,7 +267,7 @@ class _Parrot:
 def test_facts_tell_what_was_written(
     right: list[int], reproduced: float, recalled: float, enough: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import headlens.retrieval as module
+    import headlens.behaviour.retrieval as module
 
     kept = list[Cell]()
 
@@ -296,7 +296,7 @@ def test_the_same_seed_gives_the_same_table_and_another_does_not() -> None:
 
 
 def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import headlens.retrieval as module
+    import headlens.behaviour.retrieval as module
 
     options: dict[str, Any] = {"texts": ["w9 w8 w7 w6"], "lengths": [40, 45]}
     whole, facts = retrieval(with_head("llama"), words(), **options)

@@ -16,11 +16,19 @@ import torch
 from scipy.spatial.distance import jensenshannon
 from torch import Tensor
 
-import headlens.similarity as module
+import headlens.behaviour.similarity as module
+from headlens.behaviour.similarity import (
+    ROWS_OF_INPUT,
+    Similarity,
+    choose_rows,
+    clusters_of,
+    divergences,
+    map_of,
+    similarity,
+)
 from headlens.capture import Way, capture
 from headlens.errors import CaptureError, CorpusError, OutputError
 from headlens.records import Batch
-from headlens.similarity import ROWS_OF_INPUT, Similarity, choose_rows, clusters_of, divergences, map_of, similarity
 from headlens.testing import VOCAB, slow_attentions, tiny_model
 
 LENGTHS = (12, 7, 4, 9, 5)  # of the inputs, one special token at each end
@@ -445,7 +453,7 @@ def test_shapes_must_fit() -> None:
 
 
 def test_saved_distances_are_read_without_torch() -> None:
-    code = "import sys, headlens.similarity; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    code = "import sys, headlens.behaviour.similarity; assert not {'torch', 'transformers'} & sys.modules.keys()"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, BertForMaskedLM, PreTrainedModel
 
+from headlens.behaviour.unembedding import _PLAIN, unembedding, vocabulary_head
 from headlens.errors import UnsupportedModel
 from headlens.models import LoadedModel, load_model
 from headlens.testing import VOCAB, tiny_model
-from headlens.unembedding import _PLAIN, unembedding, vocabulary_head
 
 SIZES = {
     "pad_token_id": 0,
@@ -135,8 +135,8 @@ def test_matrix_comes_in_the_dtype_of_the_model(tmp_path: Path) -> None:
 
 def test_gguf_file_gives_the_matrix_it_holds(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason="needs the package gguf")
+    from headlens.behaviour.unembedding import _stored
     from headlens.checkpoints import Checkpoint
-    from headlens.unembedding import _stored
 
     matrix = torch.randn(VOCAB, 32)
     writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")

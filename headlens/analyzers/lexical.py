@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headlens.analyzers.base import Scorer, Sums, WordAnalyzer
+from headlens.analyzers.frequencies import Frequencies
 from headlens.analyzers.subwords import Subwords
 from headlens.documents import Sentence
-from headlens.frequencies import Frequencies
 from headlens.gold.scored_input import ScoredInput
 from headlens.pooling import candidates
 from headlens.records import Batch, WordAttention

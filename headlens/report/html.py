@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from headlens.similarity import Similarity
+    from headlens.behaviour.similarity import Similarity
 
 _SUMMARY_MAPS = 3
 

@@ -11,7 +11,7 @@ from headlens.report.numbers import number
 from headlens.scores import head_name
 
 if TYPE_CHECKING:
-    from headlens.similarity import Similarity
+    from headlens.behaviour.similarity import Similarity
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 400, 22  # px
 _MOST_LABELS = 200  # heads that are named on the map; more of them would cover one another

@@ -32,7 +32,7 @@ from headlens.scores import HeadScore, Metric, ScoreTable
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    from headlens.similarity import Similarity
+    from headlens.behaviour.similarity import Similarity
 
 MOST_TAGS = 4  # parts of speech of which maps are drawn
 MOST_RELATIONS = 10  # of which maps are drawn: a page with a map for each of a hundred metrics would not load

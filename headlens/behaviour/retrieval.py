@@ -18,17 +18,17 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from headlens.arch import attention_sites
+from headlens.behaviour.needles import Cell, Haystack, make_cells, random_needles, sentence_needles, shortest
+from headlens.behaviour.repeated import Source
+from headlens.behaviour.unembedding import VocabularyHead, vocabulary_head
 from headlens.capture import capture
 from headlens.corpora import read_corpus, sample_path
 from headlens.corpora import texts as documents_of
 from headlens.errors import CaptureError, CorpusError, UnsupportedModel
 from headlens.models import LoadedModel, network_of
-from headlens.needles import Cell, Haystack, make_cells, random_needles, sentence_needles, shortest
 from headlens.records import LayerAttention
-from headlens.repeated import Source
 from headlens.scores import Metric, ScoreTable
 from headlens.significance import bootstrap_weights, percentile_interval
-from headlens.unembedding import VocabularyHead, vocabulary_head
 from headlens.words import call, check_fast, encodable, kept_as_it_is
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headlens.behaviour.circuits import HeadPair, circuits
+from headlens.behaviour.repetition import repetition
+from headlens.behaviour.retrieval import retrieval
+from headlens.behaviour.similarity import Similarity, similarity
 from headlens.capture import Way
-from headlens.circuits import HeadPair, circuits
 from headlens.errors import CorpusError, OutputError, UnsupportedModel
 from headlens.models import LoadedModel, network_of
 from headlens.records import Batch
-from headlens.repetition import repetition
-from headlens.retrieval import retrieval
 from headlens.scores import ScoreTable
-from headlens.similarity import Similarity, similarity
 
 PARTS = ("contribution", "lexical", "repetition", "circuits", "similarity", "retrieval")
 USUAL = PARTS[:-1]  # needles take minutes on larger models

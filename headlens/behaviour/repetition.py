@@ -10,13 +10,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headlens.analyze import analyze
 from headlens.analyzers import Analyzer
-from headlens.analyzers.repetition import SEVERAL_COPIES, TWO_COPIES, Repetition
 from headlens.arch import attention_sites
-from headlens.capture import Way
-from headlens.copying import Copying, copying
-from headlens.errors import CorpusError, UnsupportedModel
-from headlens.models import LoadedModel
-from headlens.repeated import (
+from headlens.behaviour.copying import Copying, copying
+from headlens.behaviour.on_repeats import SEVERAL_COPIES, TWO_COPIES, Repetition
+from headlens.behaviour.repeated import (
     FEWEST_TOKENS,
     Repeated,
     Source,
@@ -26,8 +23,11 @@ from headlens.repeated import (
     random_sample,
     written,
 )
+from headlens.behaviour.unembedding import unembedding
+from headlens.capture import Way
+from headlens.errors import CorpusError, UnsupportedModel
+from headlens.models import LoadedModel
 from headlens.scores import ScoreTable
-from headlens.unembedding import unembedding
 
 PERIOD, BATCH = 50, 10  # as TransformerLens' demonstrations
 OLSSON_PERIOD, OLSSON_COPIES = 25, 4

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Head = tuple[int, int]  # layer, head
 
-SCHEMA_VERSION = "headlens.similarity/1"
+SCHEMA_VERSION = "headlens.behaviour.similarity/1"
 ROWS = 2000
 ROWS_OF_INPUT = 16  # taken of one input as long as other inputs have some left
 MOST_CLUSTERS = 10
@@ -117,7 +117,7 @@ class Similarity:
         frame = self.to_frame()
         whole = frame.join(self.distance_frame().reset_index(drop=True))
         facts = {name: getattr(self, name) for name in _FACTS}
-        metadata = {"headlens.schema": SCHEMA_VERSION, "headlens.similarity": json.dumps(facts)}
+        metadata = {"headlens.schema": SCHEMA_VERSION, "headlens.behaviour.similarity": json.dumps(facts)}
         table = pa.Table.from_pandas(whole, preserve_index=False).replace_schema_metadata(metadata)
         return {
             "similarity.parquet": lambda path: pq.write_table(table, path),
@@ -138,7 +138,7 @@ class Similarity:
                 distance=frame[[head_name(*head) for head in heads]].to_numpy(np.float64),
                 place=frame[["x", "y"]].to_numpy(np.float64),
                 cluster=frame["cluster"].to_numpy(np.int64),
-                **{name: json.loads(table.schema.metadata[b"headlens.similarity"])[name] for name in _FACTS},
+                **{name: json.loads(table.schema.metadata[b"headlens.behaviour.similarity"])[name] for name in _FACTS},
             )
         except (KeyError, TypeError, ValueError, OutputError) as reason:
             raise OutputError(f"{path} does not hold distances that are whole ({reason}); {_WAY_OUT}.") from reason

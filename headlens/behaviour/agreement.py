@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headlens.arch import attention_sites
+from headlens.behaviour.unembedding import VocabularyHead, vocabulary_head
 from headlens.capture import capture
 from headlens.corpora import Corpus
 from headlens.corpora.grammar import Forced, GrammarText, grammar_texts
@@ -28,7 +29,6 @@ from headlens.evidence_table import Evidence
 from headlens.models import LoadedModel, head_counts, network_of
 from headlens.records import Batch
 from headlens.scores import head_name
-from headlens.unembedding import VocabularyHead, vocabulary_head
 from headlens.words import WordInput, align, chunk_input
 
 SETS = 100  # of random heads

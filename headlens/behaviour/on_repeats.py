@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headlens.analyzers.base import Analyzer, Sums
+from headlens.behaviour.repeated import Layout
 from headlens.records import Batch, LayerAttention
-from headlens.repeated import Layout
 from headlens.scores import Metric
 
 TWO_COPIES = ("previous", "duplicate", "induction")

@@ -1,6 +1,6 @@
 """Models of transformers' own classes whose heads do what is written down: for tests, where the truth must be known.
 
-Their weights are set by hand (`headlens.planted_heads` says how); feed-forward layers add nothing.
+Their weights are set by hand (`headlens.testing.planted_heads` says how); feed-forward layers add nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from headlens.errors import UnsupportedModel
-from headlens.planted_heads import (
+from headlens.testing.planted_heads import (
     BERT_KNOWN,
     GPT2_KNOWN,
     HEADS,

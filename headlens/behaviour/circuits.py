@@ -20,8 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headlens.errors import UnsupportedModel
-from headlens.head_weights import (
+from headlens.behaviour.head_weights import (
     HeadWeights,
     at_least_float32,
     embeddings_after_mlp,
@@ -31,9 +30,10 @@ from headlens.head_weights import (
     stream_room,
     stream_weights,
 )
+from headlens.behaviour.unembedding import unembedding
+from headlens.errors import UnsupportedModel
 from headlens.models import LoadedModel, network_of
 from headlens.scores import Floats, Metric, ScoreTable, head_name
-from headlens.unembedding import unembedding
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from headlens.errors import InvalidAttention, UnsupportedModel
-from headlens.planted import Planted, planted_bert, planted_gpt2
 from headlens.records import Stack
+from headlens.testing.planted import Planted, planted_bert, planted_gpt2
 
 __all__ = [
     "FAMILIES",

@@ -153,7 +153,7 @@ def final_norm(network: PreTrainedModel) -> nn.Module:
     if family not in FINAL_NORMS:
         raise UnsupportedModel(
             f"Where {family!r} keeps its final norm is not known (known: {', '.join(sorted(FINAL_NORMS))}); add it to "
-            f"FINAL_NORMS in headlens/copying.py."
+            f"FINAL_NORMS in headlens/behaviour/copying.py."
         )
     norm = network.base_model
     for name in FINAL_NORMS[family].split("."):
