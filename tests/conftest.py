@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
     from headlens.models import LoadedModel
 
 WITH_NETWORK = os.environ.get("HEADLENS_NETWORK") == "1"
@@ -142,3 +144,10 @@ def _package_folder(module: str, package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         pytest.skip(f"needs the package {package}")
     return Path(spec.submodule_search_locations[0])
+
+
+@pytest.fixture(scope="session")
+def grammar_tokenizer() -> PreTrainedTokenizerFast:
+    from grammar_words import grammar_words
+
+    return grammar_words()

@@ -7,24 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from grammar_words import VOCABULARY
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from headlens.behaviour.agreement import AgreementAblation, ablate_agreement
-from headlens.corpora.grammar import PUNCTUATION, WORD_FORMS, GrammarText, grammar_texts
+from headlens.corpora.grammar import GrammarText, grammar_texts
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.testing import tiny_model
-
-VOCABULARY = ["<pad>", "<s>", *PUNCTUATION, *WORD_FORMS]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(VOCABULARY)}, unk_token="<pad>"))
-    words.normalizer = normalizers.Lowercase()
-    words.pre_tokenizer = pre_tokenizers.Split(Regex(r"'s\b|\w+|[^\w\s]"), behavior="removed", invert=True)
-    words.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", bos_token="<s>", model_max_length=128)
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +54,9 @@ def slow_share(model: GPT2LMHeadModel, texts: list[GrammarText], silent: int | N
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_shares_equal_those_of_a_stock_model_with_hooks(
-    model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: list[GrammarText], layer: int
+    model: GPT2LMHeadModel, grammar_tokenizer: PreTrainedTokenizerFast, texts: list[GrammarText], layer: int
 ) -> None:
-    found = ablate_agreement(model, tokenizer, texts, [(layer, 0)], sets=3)
+    found = ablate_agreement(model, grammar_tokenizer, texts, [(layer, 0)], sets=3)
     verbs = [forced for text in texts for forced in text.forced if forced.kind == "verb number"]
     assert found.verbs == len(verbs) > 25
     assert found.across == sum(forced.has_attractor for forced in verbs) > 1
@@ -107,24 +96,24 @@ def test_harm_is_more_than_nearly_all_random_sets_do(
 )
 def test_heads_that_are_not_there_are_refused(
     model: GPT2LMHeadModel,
-    tokenizer: PreTrainedTokenizerFast,
+    grammar_tokenizer: PreTrainedTokenizerFast,
     texts: list[GrammarText],
     heads: list[tuple[int, int]],
     message: str,
 ) -> None:
     with pytest.raises(CorpusError, match=message):
-        ablate_agreement(model, tokenizer, texts, heads)
+        ablate_agreement(model, grammar_tokenizer, texts, heads)
 
 
-def test_an_encoder_is_refused(tokenizer: PreTrainedTokenizerFast, texts: list[GrammarText]) -> None:
+def test_an_encoder_is_refused(grammar_tokenizer: PreTrainedTokenizerFast, texts: list[GrammarText]) -> None:
     bert = tiny_model("bert", vocab_size=len(VOCABULARY), max_position_embeddings=128)
     with pytest.raises(UnsupportedModel):
-        ablate_agreement(bert, tokenizer, texts, [(0, 0)])
+        ablate_agreement(bert, grammar_tokenizer, texts, [(0, 0)])
 
 
 def test_texts_without_a_verb_to_ask_are_refused(
-    model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast, texts: list[GrammarText], tmp_path: Path
+    model: GPT2LMHeadModel, grammar_tokenizer: PreTrainedTokenizerFast, texts: list[GrammarText], tmp_path: Path
 ) -> None:
     silent = [GrammarText(text.document, text.log_probability, ()) for text in texts]
     with pytest.raises(CorpusError, match="No verb of the texts"):
-        ablate_agreement(model, tokenizer, silent, [(0, 0)])
+        ablate_agreement(model, grammar_tokenizer, silent, [(0, 0)])

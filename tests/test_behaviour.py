@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_agreement import VOCABULARY, tokenizer  # noqa: F401  (a fixture)
+from grammar_words import VOCABULARY
 from transformers import PreTrainedTokenizerFast
 
 from headlens import Profile, profile, texts
@@ -26,8 +26,8 @@ def small(family: str = "gpt2", **more: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def found(tokenizer: PreTrainedTokenizerFast) -> Profile:  # noqa: F811
-    return profile(small(), TEXTS, tokenizer=tokenizer, parts=PARTS)
+def found(grammar_tokenizer: PreTrainedTokenizerFast) -> Profile:
+    return profile(small(), TEXTS, tokenizer=grammar_tokenizer, parts=PARTS)
 
 
 def families(found: Profile) -> set[str]:
@@ -40,42 +40,42 @@ def test_all_parts_have_their_scores(found: Profile) -> None:
     assert found.similarity.distance.shape == (4, 4)
 
 
-def test_usual_parts_are_all_but_retrieval(tokenizer: PreTrainedTokenizerFast) -> None:  # noqa: F811
-    usual = profile(small(), TEXTS, tokenizer=tokenizer)
+def test_usual_parts_are_all_but_retrieval(grammar_tokenizer: PreTrainedTokenizerFast) -> None:
+    usual = profile(small(), TEXTS, tokenizer=grammar_tokenizer)
     assert set(PARTS) - set(USUAL) == {"retrieval"}
     assert families(usual) == {"position", "surface", "contribution", "repetition", "circuits"}
 
 
 @pytest.mark.parametrize("left_out", ["contribution", "repetition", "circuits", "similarity"])
 def test_a_part_can_be_left_out(
-    tokenizer: PreTrainedTokenizerFast,  # noqa: F811
+    grammar_tokenizer: PreTrainedTokenizerFast,
     left_out: str,
 ) -> None:
-    found = profile(small(), TEXTS, tokenizer=tokenizer, parts=set(USUAL) - {left_out})
+    found = profile(small(), TEXTS, tokenizer=grammar_tokenizer, parts=set(USUAL) - {left_out})
     assert left_out not in families(found)
     assert (found.similarity is None) is (left_out == "similarity")
 
 
 def test_lexical_scores_come_with_annotated_words_and_can_be_left_out(
-    tokenizer: PreTrainedTokenizerFast,  # noqa: F811
+    grammar_tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     documents = read_grammar(40, seed=1)
-    with_them = profile(small(), documents, tokenizer=tokenizer, parts={"lexical"})
-    without = profile(small(), documents, tokenizer=tokenizer, parts=set())
+    with_them = profile(small(), documents, tokenizer=grammar_tokenizer, parts={"lexical"})
+    without = profile(small(), documents, tokenizer=grammar_tokenizer, parts=set())
     assert families(with_them) - families(without) == {"lexical"}
 
 
 def test_unknown_parts_are_refused_before_anything_is_run(
-    tokenizer: PreTrainedTokenizerFast,  # noqa: F811
+    grammar_tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     with pytest.raises(OutputError, match="no part of a profile called magic; there are: contribution"):
-        profile(small(), TEXTS, tokenizer=tokenizer, parts={"magic"})
+        profile(small(), TEXTS, tokenizer=grammar_tokenizer, parts={"magic"})
 
 
 def test_what_a_model_cannot_be_asked_is_told_and_stops_nothing_else(
-    tokenizer: PreTrainedTokenizerFast,  # noqa: F811
+    grammar_tokenizer: PreTrainedTokenizerFast,
 ) -> None:
-    found = profile(small("bert"), TEXTS, tokenizer=tokenizer, parts=PARTS)
+    found = profile(small("bert"), TEXTS, tokenizer=grammar_tokenizer, parts=PARTS)
     assert {"repetition", "contribution", "circuits"} <= families(found)
     (note,) = [note for note in found.provenance["notes"] if note.startswith("There are no scores of retrieval: ")]
     assert len(note) > 50
