@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from grammar_words import VOCABULARY
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from headlens.behaviour.agreement import AgreementAblation, ablate_agreement
+from headlens.behaviour.agreement import AgreementAblation, _sets, ablate_agreement
 from headlens.corpora.grammar import GrammarText, grammar_texts
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.testing import tiny_model
@@ -62,10 +63,22 @@ def test_shares_equal_those_of_a_stock_model_with_hooks(
     assert found.across == sum(forced.has_attractor for forced in verbs) > 1
     assert found.intact == slow_share(model, texts, None)
     assert found.ablated == slow_share(model, texts, layer)
-    assert found.random == (slow_share(model, texts, 1 - layer),) * 3  # the only other head
+    assert found.random == (slow_share(model, texts, 1 - layer),)  # the only other head, once
     assert found.intact_across == slow_share(model, texts, None, across=True)
     assert found.ablated_across == slow_share(model, texts, layer, across=True)
     assert len({found.intact, found.ablated, *found.random}) == 3  # else the gates could do nothing
+
+
+HEADS = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+
+
+def test_random_sets_come_once_each_and_are_all_there_are_if_few():
+    few = _sets(HEADS, 2, 10, np.random.default_rng(0))
+    assert len(few) == len(set(few)) == 10  # five over two
+    some = _sets(HEADS, 2, 9, np.random.default_rng(0))
+    assert len({frozenset(heads) for heads in some}) == len(some) == 9
+    assert all(len(set(heads)) == 2 and set(heads) <= set(HEADS) for heads in some)
+    assert some == _sets(HEADS, 2, 9, np.random.default_rng(0)) != _sets(HEADS, 2, 9, np.random.default_rng(1))
 
 
 def ablation(ablated: float, random: list[float]) -> AgreementAblation:

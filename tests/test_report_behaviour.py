@@ -126,8 +126,8 @@ def test_harm_beyond_that_of_random_sets_is_told_with_its_numbers() -> None:
     assert agreement_line({"agreement": AGREEMENT}) == (
         "Taken out together (gated to 0), the 2 heads named for subject and verb (L1H2, L2H0) lower the share of 320 "
         "verbs whose right form is the more probable one: .980 before, .810 after (across a noun of the other number, "
-        "40 verbs: .950 to .400). 3 random sets of as many other heads leave .950 at the median, .900 at the least. "
-        "That is more harm than 95% of the random sets do: the model uses them for agreement (p .010, on texts that "
+        "40 verbs: .950 to .400). 3 other sets of as many heads leave .950 at the median, .900 at the least. "
+        "That is more harm than 95% of the other sets do: the model uses them for agreement (p .010, on texts that "
         "had no say in naming the heads)."
     )
 
@@ -135,7 +135,7 @@ def test_harm_beyond_that_of_random_sets_is_told_with_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"does_harm": False, "p": 0.3}, "no more harm than random sets may do, so nothing is said of what the model"),
+        ({"does_harm": False, "p": 0.3}, "no more harm than other sets may do, so nothing is said of what the model"),
         ({"ablated": 0.98, "does_harm": False}, "do not lower the share"),
         ({"heads": ["L1H2"]}, "the 1 head named for subject and verb (L1H2) lowers the share"),
         ({"heads": [f"L0H{head}" for head in range(8)]}, "L0H4, L0H5 and 2 more)"),
@@ -151,8 +151,8 @@ def test_agreement_stands_with_the_relations_and_is_missing_where_nobody_asked()
     scores, evidence = annotated_scores(), annotated_evidence()
     with_it = section(read(render_report(scores, {"agreement": AGREEMENT}, evidence)), "Relations")
     without = section(read(render_report(scores, {}, evidence)), "Relations")
-    assert "random sets of as many other heads" in with_it.text
-    assert "random sets of as many other heads" not in without.text
+    assert "other sets of as many heads" in with_it.text
+    assert "other sets of as many heads" not in without.text
     assert agreement_line({}) == agreement_line({"agreement": {"heads": []}}) == ""
 
 

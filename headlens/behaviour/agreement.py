@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import combinations, islice
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,6 +123,8 @@ def ablate_agreement(
 ) -> AgreementAblation:
     """Gate `heads` to 0, and `sets` times as many random other heads, and count the verbs that the model gets right.
 
+    No random set comes twice; where the model has no more than `sets` of them, all are gated.
+
     Asked are verbs with one right form, where that form and the other one are one token each.
 
     Raises
@@ -142,9 +145,8 @@ def ablate_agreement(
     intact, ablated = (_right(network, vocabulary, asked, _gates(shape, off)) for off in ([], heads))
     across = np.array([question.has_attractor for one in asked for question in one.questions])
     others = [head for head in np.ndindex(*shape) if head not in set(heads)]
-    draw = np.random.default_rng(seed)
     pool = others if len(others) >= len(heads) else list(np.ndindex(*shape))
-    drawn = [[pool[place] for place in draw.choice(len(pool), len(heads), replace=False)] for _ in range(sets)]
+    drawn = _sets(pool, len(heads), sets, np.random.default_rng(seed))
     return AgreementAblation(
         heads=tuple(heads),
         verbs=len(across),
@@ -155,6 +157,16 @@ def ablate_agreement(
         intact_across=float(intact[across].mean()) if across.any() else float("nan"),
         ablated_across=float(ablated[across].mean()) if across.any() else float("nan"),
     )
+
+
+def _sets(pool: Sequence[Head], size: int, count: int, draw: np.random.Generator) -> list[tuple[Head, ...]]:
+    """So many random sets of that size, no two alike; where there are no more than so many, all."""
+    if comb(len(pool), size) <= count:
+        return list(combinations(pool, size))
+    found: dict[tuple[int, ...], None] = {}  # in the order in which they came
+    while len(found) < count:
+        found[tuple(sorted(draw.choice(len(pool), size, replace=False).tolist()))] = None
+    return [tuple(pool[place] for place in places) for places in found]
 
 
 def _check_heads(heads: Sequence[Head], shape: tuple[int, int]) -> None:

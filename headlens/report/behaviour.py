@@ -125,12 +125,12 @@ def agreement_line(provenance: Provenance) -> str:
         sentence += f" (across a noun of the other number, {across:,} verbs: {before} to {after})"
     middle = number(float(np.median(random)), "share") if random else NOTHING
     harm = (
-        "That is more harm than 95% of the random sets do: the model uses them for agreement"
+        "That is more harm than 95% of the other sets do: the model uses them for agreement"
         if found.get("does_harm")
-        else "That is no more harm than random sets may do, so nothing is said of what the model uses them for"
+        else "That is no more harm than other sets may do, so nothing is said of what the model uses them for"
     )
     return (
-        f"{sentence}. {len(random):,} random sets of as many other heads leave {middle} at the median, "
+        f"{sentence}. {len(random):,} other sets of as many heads leave {middle} at the median, "
         f"{number(min(random, default=math.nan), 'share')} at the least. {harm} (p {probability(found['p'])}, on texts "
         "that had no say in naming the heads)."
     )
