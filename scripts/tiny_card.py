@@ -77,7 +77,10 @@ _NEXT = {
 }
 _GAPS = {
     "what": "BERT",
-    "task": "{masked:.0%} of the words are to be told: 80% of them masked, 10% another word, 10% as they are.",
+    "task": (
+        "{masked:.0%} of the words are to be told, and {masked_agreeing:.0%} of those of which the grammar leaves one "
+        "form: 80% of them masked, 10% another word, 10% as they are."
+    ),
     "frame": "A text stands between `[CLS]` and `[SEP]`.",
     "reading": (
         "Right: with the word masked, the one form that the grammar allows is more probable than each form that it "

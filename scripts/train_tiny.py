@@ -59,7 +59,8 @@ EVALUATION_TEXTS = 2000
 
 JOINED = 0.2  # share of the rows of text whose texts see each other
 PERIODS, GAP = (8, 64), 6  # how many words come again; at most so many others stand between
-MASKED, AS_MASK, AS_OTHER = 0.3, 0.8, 0.1  # as Devlin et al. 2019, sec. 3.1, but twice as many words
+MASKED, AS_MASK, AS_OTHER = 0.15, 0.8, 0.1  # as Devlin et al. 2019, sec. 3.1
+MASKED_AGREEING = 0.5  # of the words of which the grammar leaves one form, or a small model learns little of them
 
 # Rows are texts, or no text but random words that come again. An induction head forms within minutes if there is
 # nothing to learn but to look for what came before, in short stretches of few different words that start at position 0,
@@ -95,26 +96,29 @@ class Rows(Dataset):
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         source = np.random.default_rng((self.seed, index))
         part = index / self.rows if self.is_causal else 1.0
+        agrees = np.zeros(POSITIONS, dtype=bool)
         if source.random() < share_of_random(part):
             is_short = part < FIRST_UNTIL or (self.is_causal and source.random() < 0.5)
             ids, text, is_new = self._random(source, SHORT if is_short else POSITIONS, words_known(part))
             places = _places(text) if part < FIRST_UNTIL else np.arange(POSITIONS)
         else:
-            ids, text = self._texts(index)
+            ids, text, agrees = self._texts(index)
             text = np.zeros_like(text) if source.random() < JOINED else text
             places, is_new = _places(text), np.zeros(POSITIONS, dtype=bool)
         labels = ids.copy()
         if self.is_causal:
             labels[is_new] = IGNORED  # nothing tells a random word before it comes again
         else:
-            self._mask(ids, labels, source)
+            self._mask(ids, labels, agrees, source)
         row = {"input_ids": ids, "labels": labels, "position_ids": places, "text": text}
         return {name: torch.from_numpy(values) for name, values in row.items()}
 
-    def _texts(self, index: int) -> tuple[Ints, Ints]:
-        """Texts one after the other until the row is full; of what is cut at its end, a model that looks ahead could
-        not know the rest, so it gets padding there."""
+    def _texts(self, index: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Texts one after the other until the row is full: ids, the text that each token is of, and whether the grammar
+        leaves one form of it. Of what is cut at the end, a model that looks ahead could not know the rest, so it gets
+        padding there."""
         ids, text = np.full(POSITIONS, self.tokenizer.pad_token_id), np.full(POSITIONS, -1)
+        agrees = np.zeros(POSITIONS, dtype=bool)
         start = 0
         for number, told in enumerate(grammar_texts(TRAINING_SEEDS * (1 + self.seed) + index)):
             piece = self.tokenizer(told.document.text)["input_ids"]
@@ -122,10 +126,12 @@ class Rows(Dataset):
             if stop > POSITIONS and not self.is_causal:
                 break
             ids[start:stop], text[start:stop] = piece[: POSITIONS - start], number
+            places = start + 1 + np.array([forced.word for forced in told.forced], dtype=np.int64)  # a frame, then words
+            agrees[places[places < POSITIONS]] = True
             if stop >= POSITIONS:
                 break
             start = stop
-        return ids, text
+        return ids, text, agrees
 
     def _random(self, source: np.random.Generator, length: int, known: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """Stretches of so many tokens, out of that many different words: ids, the stretch that each token is of, and
@@ -153,10 +159,10 @@ class Rows(Dataset):
         ids[length - len(frame[1:]) :] = frame[1:]
         return np.array(ids[:length]), np.array(is_new[:length])
 
-    def _mask(self, ids: Ints, labels: Ints, source: np.random.Generator) -> None:
+    def _mask(self, ids: Ints, labels: Ints, agrees: NDArray[np.bool_], source: np.random.Generator) -> None:
         """Hide some of the words in `ids`, and leave `labels` for these only."""
         is_word = ~np.isin(ids, self.tokenizer.all_special_ids)
-        chosen = is_word & (source.random(ids.size) < MASKED)
+        chosen = is_word & (source.random(ids.size) < np.where(agrees, MASKED_AGREEING, MASKED))
         labels[~chosen] = IGNORED
         fate = source.random(ids.size)
         ids[chosen & (fate < AS_MASK)] = self.tokenizer.mask_token_id
@@ -340,6 +346,7 @@ def facts_of(model: PreTrainedModel, **training: float) -> dict[str, Any]:
         "joined": JOINED,
         "random": RANDOM,
         "masked": MASKED,
+        "masked_agreeing": MASKED_AGREEING,
         "only_random": FIRST_UNTIL,
         "few": FEW_WORDS,
         "first_layers": FIRST_LAYERS,

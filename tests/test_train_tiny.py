@@ -246,21 +246,28 @@ def test_upper_layers_learn_later(script, small, tmp_path, monkeypatch):
     assert all(lower for lower, _ in seen[1:])
 
 
-def test_gaps_are_30_percent_of_the_words_80_10_10(rows_of, bert):
-    fates, words = Counter[str](), 0
-    for row in rows_of(bert, random=0, n=60):
-        for id, label in zip(row["input_ids"], row["labels"], strict=True):
+def test_gaps_are_15_percent_of_the_words_and_half_of_those_that_agree_80_10_10(script, rows_of, bert):
+    fates, words, of_them = Counter[str](), Counter[bool](), Counter[bool]()
+    for index, row in enumerate(rows_of(bert, random=0, n=60)):
+        agreeing, start = set[int](), 0
+        for text in islice(grammar_texts(script.TRAINING_SEEDS + index), 30):
+            agreeing |= {start + 1 + forced.word for forced in text.forced}  # behind [CLS]
+            start += len(forms(text)) + 2
+        for place, (id, label) in enumerate(zip(row["input_ids"], row["labels"], strict=True)):
             if label == -100:
                 assert id != bert.mask_token_id
-                words += id not in bert.all_special_ids
+                words[place in agreeing] += id not in bert.all_special_ids
                 continue
             assert label not in bert.all_special_ids
-            words += 1
+            words[place in agreeing] += 1
+            of_them[place in agreeing] += 1
             fates["mask" if id == bert.mask_token_id else "same" if id == label else "other"] += 1
     gaps = fates.total()
-    assert words > 10_000
     # four standard deviations of a binomial count on either side
-    assert abs(gaps - 0.3 * words) < 4 * math.sqrt(0.3 * 0.7 * words)
+    for agrees, share, least in ((False, 0.15, 8_000), (True, 0.5, 1_000)):
+        n = words[agrees]
+        assert n > least
+        assert abs(of_them[agrees] - share * n) < 4 * math.sqrt(share * (1 - share) * n)
     assert abs(fates["mask"] - 0.8 * gaps) < 4 * math.sqrt(0.8 * 0.2 * gaps)
     assert abs(fates["other"] - 0.1 * gaps) < 4 * math.sqrt(0.1 * 0.9 * gaps)
 
