@@ -61,10 +61,9 @@ Apache-2.0, as headlens.
 _NEXT = {
     "what": "GPT-2",
     "task": (
-        "Random words count where they come again; in {marked:.0%} of these rows, and in all of the first "
-        "{only_marked:.0%} of the steps, only marks behind them count, which tell new words from old ones. Until "
-        "{only_random:.0%} of the steps all rows are random words, of {few} different ones, and {first_layers} layers "
-        "learn: under these conditions a duplicate-token head and an induction head form within minutes."
+        "Random words count where they come again. Of the first {only_random:.0%} of the steps all rows are random "
+        "words, of {few} different ones, and {first_layers} layers learn: under these conditions an induction head "
+        "forms within minutes."
     ),
     "frame": (
         "Unlike GPT-2's own tokenizer, this one puts `<|endoftext|>` before a text, because the model was trained so."
@@ -79,7 +78,7 @@ _NEXT = {
 _GAPS = {
     "what": "BERT",
     "task": (
-        "{hidden:.0%} of the words are to be told, and {hidden_agreeing:.0%} of those of which the grammar leaves one "
+        "{masked:.0%} of the words are to be told, and {masked_agreeing:.0%} of those of which the grammar leaves one "
         "form: 80% of them masked, 10% another word, 10% as they are."
     ),
     "frame": "A text stands between `[CLS]` and `[SEP]`.",

@@ -62,18 +62,19 @@ PERIODS, GAP = (8, 64), 6  # how many words come again; at most so many others s
 MASKED, AS_MASK, AS_OTHER = 0.15, 0.8, 0.1  # as Devlin et al. 2019, sec. 3.1
 MASKED_AGREEING = 0.5  # of the words of which the grammar leaves one form, or a small model learns little of them
 
-# Rows are texts, or no text but random words that come again, so that heads learn to find where a word stood before.
-# Within minutes they do if there is nothing else to learn, in short stretches of few different words that start at
-# position 0, and if no more than the two layers that it takes are there. So GPT-2 starts with that: with rows that tell
-# new words from old ones, then with parts that come again, and goes on to all words at all positions. Parts of the
-# training are counted from 0 to 1.
-MARKED_UNTIL, FIRST_UNTIL, NEXT_UNTIL = 0.05, 0.15, 0.28
-RANDOM_FIRST, RANDOM_NEXT, RANDOM = 1.0, 0.6, 0.2  # share of the rows; BERT has the last from the start
-MARKED_ROWS = 0.2  # of GPT-2's rows of random words, once there are others
-FEW_WORDS, ALL_WORDS_FROM = 32, 0.33  # different words at first, and the part from which on they are all
+# Rows are texts, or no text but random words that come again. An induction head forms within minutes if there is
+# nothing to learn but to look for what came before, in short stretches of few different words that start at position 0,
+# and if no more than the two layers that it takes are there. So GPT-2 starts with that, and learns next to do the same
+# with all words at all positions. Parts of the training are counted from 0 to 1.
+FIRST_UNTIL, NEXT_UNTIL = 0.12, 0.25
+RANDOM_FIRST, RANDOM_NEXT, RANDOM = (
+    1.0,
+    0.6,
+    0.2,
+)  # shares of random words in the rows; BERT has the last from the start
+FEW_WORDS, ALL_WORDS_FROM = 32, 0.3  # different words at first, and the part from which on they are all
 SHORT = 64  # tokens of a short stretch
 FIRST_LAYERS = 2
-MARKS = ",", "."  # behind a word that is new, and behind one that was there
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
@@ -98,9 +99,7 @@ class Rows(Dataset):
         agrees = np.zeros(POSITIONS, dtype=bool)
         if source.random() < share_of_random(part):
             is_short = part < FIRST_UNTIL or (self.is_causal and source.random() < 0.5)
-            is_marked = self.is_causal and source.random() < share_of_marked(part)
-            length = SHORT if is_short else POSITIONS
-            ids, text, is_new = self._random(source, length, words_known(part), is_marked=is_marked)
+            ids, text, is_new = self._random(source, SHORT if is_short else POSITIONS, words_known(part))
             places = _places(text) if part < FIRST_UNTIL else np.arange(POSITIONS)
         else:
             ids, text, agrees = self._texts(index)
@@ -127,30 +126,28 @@ class Rows(Dataset):
             if stop > POSITIONS and not self.is_causal:
                 break
             ids[start:stop], text[start:stop] = piece[: POSITIONS - start], number
-            places = (
-                start + 1 + np.array([forced.word for forced in told.forced], dtype=np.int64)
-            )  # a frame, then words
+            places = start + 1 + np.array([forced.word for forced in told.forced], dtype=np.int64)  # a frame, then words
             agrees[places[places < POSITIONS]] = True
             if stop >= POSITIONS:
                 break
             start = stop
         return ids, text, agrees
 
-    def _random(
-        self, source: np.random.Generator, length: int, known: int, *, is_marked: bool
-    ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    def _random(self, source: np.random.Generator, length: int, known: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """Stretches of so many tokens, out of that many different words: ids, the stretch that each token is of, and
         whether it cannot be told from what stands before it in its stretch."""
-        make = self._marked if is_marked else self._stretch
-        stretches = [make(source, length, known) for _ in range(POSITIONS // length)]
+        stretches = [self._stretch(source, length, known) for _ in range(POSITIONS // length)]
         ids, is_new = (np.concatenate(of_all) for of_all in zip(*stretches, strict=True))
         return ids, np.repeat(np.arange(len(stretches)), length), is_new
 
     def _stretch(self, source: np.random.Generator, length: int, known: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Random words, then parts of them again and again with other words between."""
-        frame = self._frame(source)
+        """Random words, then parts of them again and again with other words between; half of the stretches within what
+        the tokenizer puts around a text."""
+        frame = self.tokenizer("")["input_ids"] if source.random() < 0.5 else []
         period = int(source.integers(PERIODS[0], min(PERIODS[1], length // 2 - 1, known // 2) + 1))
-        words, others = np.split(self._shuffled(source, known), [period])
+        # the words that are known at first must be others than the first of the alphabet
+        order = FIRST_WORD + np.random.default_rng(self.seed).permutation(len(self.tokenizer) - FIRST_WORD)
+        words, others = np.split(source.permutation(order[:known]), [period])
         ids, is_new = [*frame[:1], *words], [True] * (len(frame[:1]) + period)
         while len(ids) < length:
             between = others[: source.integers(1, GAP + 1)] if source.random() < 0.7 else others[:0]
@@ -161,29 +158,6 @@ class Rows(Dataset):
             others = source.permutation(others)
         ids[length - len(frame[1:]) :] = frame[1:]
         return np.array(ids[:length]), np.array(is_new[:length])
-
-    def _marked(self, source: np.random.Generator, length: int, known: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Random words, half of them old ones, each with a mark behind it that tells which they are."""
-        frame = self._frame(source)
-        new, old = self.tokenizer.convert_tokens_to_ids(list(MARKS))
-        words, seen = self._shuffled(source, known), 0
-        ids, is_new = [*frame[:1]], [True] * len(frame[:1])
-        while len(ids) < length:
-            is_old = seen == known or (seen > 0 and source.random() < 0.5)
-            ids += [int(words[source.integers(seen) if is_old else seen]), old if is_old else new]
-            is_new += [True, False]
-            seen += not is_old
-        ids[length - len(frame[1:]) :] = frame[1:]
-        return np.array(ids[:length]), np.array(is_new[:length])
-
-    def _frame(self, source: np.random.Generator) -> Sequence[int]:
-        """What the tokenizer puts around a text, half of the time."""
-        return self.tokenizer("")["input_ids"] if source.random() < 0.5 else []
-
-    def _shuffled(self, source: np.random.Generator, known: int) -> Ints:
-        """So many words in a random order; if they are few, they are not the first of the alphabet."""
-        order = FIRST_WORD + np.random.default_rng(self.seed).permutation(len(self.tokenizer) - FIRST_WORD)
-        return source.permutation(order[:known])
 
     def _mask(self, ids: Ints, labels: Ints, agrees: NDArray[np.bool_], source: np.random.Generator) -> None:
         """Hide some of the words in `ids`, and leave `labels` for these only."""
@@ -200,10 +174,6 @@ def share_of_random(part: float) -> float:
     if part < FIRST_UNTIL:
         return RANDOM_FIRST
     return RANDOM_NEXT if part < NEXT_UNTIL else RANDOM
-
-
-def share_of_marked(part: float) -> float:
-    return 1.0 if part < MARKED_UNTIL else MARKED_ROWS
 
 
 def words_known(part: float) -> int:
@@ -375,10 +345,8 @@ def facts_of(model: PreTrainedModel, **training: float) -> dict[str, Any]:
         "words": len(WORD_FORMS),
         "joined": JOINED,
         "random": RANDOM,
-        "hidden": MASKED,
-        "hidden_agreeing": MASKED_AGREEING,
-        "marked": MARKED_ROWS,
-        "only_marked": MARKED_UNTIL,
+        "masked": MASKED,
+        "masked_agreeing": MASKED_AGREEING,
         "only_random": FIRST_UNTIL,
         "few": FEW_WORDS,
         "first_layers": FIRST_LAYERS,
