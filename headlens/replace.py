@@ -21,8 +21,10 @@ from headlens.arch import Site, attention_sites, output_projection
 from headlens.attention import MultiHeadAttention, Rotary, Weights, as_additive_mask, merge_heads
 from headlens.errors import InvalidAttention, UnsupportedModel
 
-# What transformers hands down to every layer without changing what attention computes
-_HARMLESS = frozenset({"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states"})
+# What transformers hands down to every layer without changing what attention computes; the last one is Trainer's
+_HARMLESS = frozenset(
+    {"position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "num_items_in_batch"}
+)
 # Implementations whose masks are objects of their own, or that mask inside their kernels
 _UNREADABLE = ("flash", "flex", "paged")
 

@@ -398,3 +398,16 @@ def test_what_a_replaced_layer_does_not_know_is_refused(name, layer):
     replace_attention(model)
     with pytest.raises(UnsupportedModel, match="what to do with encoder_hidden_states, softcap"):
         model.get_submodule(layer)(torch.ones(1, 3, 48), encoder_hidden_states=torch.ones(1, 3, 48), softcap=30.0)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_loss_over_all_tokens_of_several_batches_is_that_of_the_original(name):
+    """Trainer tells a model by how many tokens it will divide, and GPT-2 hands that down to its layers."""
+    original = language_model(name)
+    replaced = copy.deepcopy(original)
+    replace_attention(replaced)
+    ids = torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(0))
+    losses = [model(input_ids=ids, labels=ids, num_items_in_batch=29).loss for model in (original, replaced)]
+    alone = original(input_ids=ids, labels=ids).loss
+    assert torch.allclose(losses[0], losses[1], rtol=0, atol=1e-5)
+    assert torch.allclose(losses[0], alone * 16 / 29, rtol=1e-5)  # 2 x 8 tokens are predicted
