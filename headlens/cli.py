@@ -46,7 +46,7 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A hub id, a folder, or a bundled name: minilm, smollm2, tiny-gpt2, tiny-bert.",
+        help="A hub id, a folder, or a bundled name: tiny-gpt2, tiny-bert, minilm, smollm2.",
         show_default=False,
     ),
 ]
@@ -95,7 +95,7 @@ def _profile(
         typer.Option(
             metavar="KIND:FILE...",
             help="Text files or annotated corpora, such as conllu:FILE or gum:FILE; `headlens corpus --help` lists the "
-            "kinds. Without any, the bundled English sample.",
+            "kinds. Without any, the bundled English sample; for tiny-gpt2 and tiny-bert their own grammar.",
             show_default=False,
         ),
     ] = None,
@@ -146,7 +146,7 @@ def _profile(
     Writes scores.parquet, scores.csv, profile.json and report.html to the folder given by --out; of annotated corpora
     also evidence.csv and tests.parquet; and similarity.parquet and similarity.csv.
 
-    Example: headlens profile minilm --corpus notes.txt --out reports/minilm
+    Examples: headlens profile tiny-gpt2; headlens profile minilm --corpus notes.txt --out reports/minilm
     """
     with _plain_errors("nothing was written"):
         folder = _folder(out, model)

@@ -67,11 +67,7 @@ MASKED_AGREEING = 0.5  # of the words of which the grammar leaves one form, or a
 # and if no more than the two layers that it takes are there. So GPT-2 starts with that, and learns next to do the same
 # with all words at all positions. Parts of the training are counted from 0 to 1.
 FIRST_UNTIL, NEXT_UNTIL = 0.12, 0.25
-RANDOM_FIRST, RANDOM_NEXT, RANDOM = (
-    1.0,
-    0.6,
-    0.2,
-)  # shares of random words in the rows; BERT has the last from the start
+RANDOM_FIRST, RANDOM_NEXT, RANDOM = 1.0, 0.6, 0.2  # share of the rows; BERT has the last from the start
 FEW_WORDS, ALL_WORDS_FROM = 32, 0.3  # different words at first, and the part from which on they are all
 SHORT = 64  # tokens of a short stretch
 FIRST_LAYERS = 2
@@ -126,7 +122,7 @@ class Rows(Dataset):
             if stop > POSITIONS and not self.is_causal:
                 break
             ids[start:stop], text[start:stop] = piece[: POSITIONS - start], number
-            places = start + 1 + np.array([forced.word for forced in told.forced], dtype=np.int64)  # a frame, then words
+            places = start + 1 + np.array([forced.word for forced in told.forced], dtype=np.int64)  # 1 for the frame
             agrees[places[places < POSITIONS]] = True
             if stop >= POSITIONS:
                 break
