@@ -129,13 +129,15 @@ def _profile(
     probe: Annotated[bool, typer.Option("--probe", help="Also fit a dependency probe to the attention.")] = False,
     also: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="PART", help="Also score this part: retrieval.", show_default=False),
+        typer.Option(
+            "--with", metavar="PART", help="Also score this part: retrieval. May be repeated.", show_default=False
+        ),
     ] = None,
     without: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PART",
-            help="Leave this part out: contribution, lexical, repetition, circuits or similarity.",
+            help="Leave this part out: contribution, lexical, repetition, circuits or similarity. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -143,8 +145,8 @@ def _profile(
 ) -> None:
     """Score every head of MODEL on a corpus and write a report.
 
-    Writes scores.parquet, scores.csv, profile.json and report.html to the folder given by --out; of annotated corpora
-    also evidence.csv and tests.parquet; and similarity.parquet and similarity.csv.
+    Writes report.html, scores.parquet, scores.csv, profile.json, similarity.parquet and similarity.csv to the folder
+    given by --out; of annotated corpora also evidence.csv and tests.parquet.
 
     Examples: headlens profile tiny-gpt2; headlens profile minilm --corpus notes.txt --out reports/minilm
     """
@@ -152,10 +154,11 @@ def _profile(
         folder = _folder(out, model)
         _check_writable(folder)
         with _progress() as progress:
-            from headlens.behaviour.parts import USUAL
+            from headlens.behaviour.parts import chosen_parts
             from headlens.corpora import read_corpus
             from headlens.profiling import default_corpus, profile
 
+            parts = chosen_parts(also or (), without or ())
             named = [*(corpus or []), *(files or [])]  # `--corpus a b`: b comes as an argument
             read = read_corpus(
                 named or [default_corpus(model)],
@@ -179,7 +182,7 @@ def _profile(
                 controls=controls,
                 ensembles=ensembles,
                 probe=probe,
-                parts={*USUAL, *(also or ())} - {*(without or ())},
+                parts=parts,
                 progress=progress,
             )
             result.provenance["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
@@ -438,6 +441,7 @@ def _plain_errors(if_interrupted: str) -> Iterator[None]:
 
 
 def _tell(result: Profile, report: Path) -> None:
+    from headlens.report.behaviour import agreement_line
     from headlens.report.findings import findings
 
     model, corpus = result.provenance["model"], result.provenance["corpus"]
@@ -450,4 +454,6 @@ def _tell(result: Profile, report: Path) -> None:
         typer.echo(f"- {finding.text}")
     if result.evidence is not None:
         typer.echo(f"Evidence: {_verdicts(result.evidence)}")
+    if line := agreement_line(result.provenance):
+        typer.echo(line)
     typer.echo(f"Report: {report}")

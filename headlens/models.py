@@ -407,4 +407,6 @@ def _why(error: BaseException) -> str:
     if "ignore_mismatched_sizes" in str(error):
         return "its weights have other sizes than config.json says."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if lines[0].startswith("Couldn't instantiate the backend tokenizer"):
+        return "none of its files holds a vocabulary; copy tokenizer.json again."
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -85,7 +85,11 @@ def notes_on_words(documents: Sequence[Document], readings: Sequence[Reading]) -
     asked = readings[0].asked
     if "syntax" in scored and asked["dep_to_head"] < asked["dependencies"]:
         both = f"{asked['dep_to_head']:,} are asked from the dependent to its head and {asked['head_to_dep']:,} back"
-        notes.append(f"Of {asked['dependencies']:,} dependencies, {both}; the answers of the others cannot be chosen.")
+        has_others = asked["dependencies"] > asked["dep_to_head"] + asked["head_to_dep"]
+        end = (
+            "; the answers of the others cannot be chosen" if has_others else ", because only earlier words can be seen"
+        )
+        notes.append(f"Of {asked['dependencies']:,} dependencies, {both}{end}.")
     if "syntax" not in scored:
         notes.append(
             f"None of the {asked['dependencies']:,} dependencies can be asked of this model, so there are no scores of "

@@ -182,7 +182,7 @@ def train(model: GPT2LMHeadModel, batches: Sequence[Ids], plan: Plan, seed: int)
             dataloader_pin_memory=False,
         )
         trainer = Trainer(model, arguments, train_dataset=list(batches), data_collator=_as_inputs)
-        trainer.model_accepts_loss_kwargs = False  # or it passes num_items_in_batch down to layers that refuse it
+        trainer.model_accepts_loss_kwargs = False  # a loss is the mean over its batch
         trainer.remove_callback(PrinterCallback)
         trainer.train()
     model.eval()

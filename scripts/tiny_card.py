@@ -20,7 +20,10 @@ on nothing else. headlens carries it so that examples and tests have a model tha
 It loads with stock transformers:
 
 ```python
-{stock}.from_pretrained(headlens.models.bundled_path("{name}"))
+from headlens.models import bundled_path
+from transformers import {stock}
+
+model = {stock}.from_pretrained(bundled_path("{name}"))
 ```
 
 ## How it was made
@@ -31,8 +34,8 @@ python scripts/train_tiny.py {name} --out headlens/bundled/{name}
 
 {steps:,} steps of {rows} rows of {positions} tokens with transformers' Trainer on a CPU: AdamW, learning rate {rate:g}
 with a warm-up and a cosine decay, weight decay 0.01, no dropout, products in bfloat16, weights in float32. Of the rows,
-{random:.0%} are no text but random words of which parts come again, so that it learns to look for what came before; in
-{joined:.0%} of the rows of text the texts see each other. {task}
+{random:.0%} are no text but random words of which parts come again. In {joined:.0%} of the rows of text, a text sees
+{others} in the row; in the rest it stands alone. {task}
 
 Every form of the grammar is a token, lower-cased; so is "'s". {frame}
 
@@ -60,10 +63,11 @@ Apache-2.0, as headlens.
 # What the card says of a model that predicts what comes next, and of one that fills gaps
 _NEXT = {
     "what": "GPT-2",
+    "others": "those before it",
     "task": (
-        "Random words count where they come again. Of the first {only_random:.0%} of the steps all rows are random "
-        "words, of {few} different ones, and {first_layers} layers learn: under these conditions an induction head "
-        "forms within minutes."
+        "Of random words, only those that come again count. In the first {only_random:.0%} of the steps there is no "
+        "text: all rows are random words, drawn from {few}, and only the first {first_layers} layers learn. Under "
+        "these conditions an induction head forms within minutes."
     ),
     "frame": (
         "Unlike GPT-2's own tokenizer, this one puts `<|endoftext|>` before a text, because the model was trained so."
@@ -77,9 +81,10 @@ _NEXT = {
 }
 _GAPS = {
     "what": "BERT",
+    "others": "those before and behind it",
     "task": (
-        "{masked:.0%} of the words are to be told, and {masked_agreeing:.0%} of those of which the grammar leaves one "
-        "form: 80% of them masked, 10% another word, 10% as they are."
+        "It learns to tell {masked:.0%} of the words, and {masked_agreeing:.0%} of those of which the grammar leaves "
+        "one form; 80% of these are masked, 10% replaced by another word, and 10% stay."
     ),
     "frame": "A text stands between `[CLS]` and `[SEP]`.",
     "reading": (

@@ -66,6 +66,7 @@ def test_shares_equal_those_of_a_stock_model_with_hooks(
     assert found.random == (slow_share(model, texts, 1 - layer),)  # the only other head, once
     assert found.intact_across == slow_share(model, texts, None, across=True)
     assert found.ablated_across == slow_share(model, texts, layer, across=True)
+    assert found.random_across == (slow_share(model, texts, 1 - layer, across=True),)
     assert len({found.intact, found.ablated, *found.random}) == 3  # else the gates could do nothing
 
 

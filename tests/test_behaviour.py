@@ -11,7 +11,7 @@ from grammar_words import VOCABULARY
 from transformers import PreTrainedTokenizerFast
 
 from headlens import Profile, profile, texts
-from headlens.behaviour.parts import PARTS, USUAL
+from headlens.behaviour.parts import PARTS, USUAL, chosen_parts
 from headlens.corpora.grammar import read_grammar
 from headlens.errors import OutputError
 from headlens.testing import tiny_model
@@ -104,3 +104,21 @@ def test_files_of_an_earlier_profile_are_taken_away(found: Profile, tmp_path: An
     replace(found, similarity=None).save(tmp_path)
     assert not list(tmp_path.glob("similarity.*"))
     assert Profile.load(tmp_path).similarity is None
+
+
+def test_parts_are_the_usual_ones_with_some_and_without_others():
+    assert chosen_parts((), ()) == set(USUAL)
+    assert chosen_parts(["retrieval"], ["circuits"]) == {*USUAL, "retrieval"} - {"circuits"}
+
+
+@pytest.mark.parametrize(
+    ("also", "without", "message"),
+    [
+        ((), ["circuit"], "There is no part of a profile called circuit; there are: "),
+        (["induction"], (), "There is no part of a profile called induction; there are: "),
+        (["retrieval", "circuits"], ["circuits"], "either wanted or left out, not both: circuits"),
+    ],
+)
+def test_parts_that_are_not_there_or_named_twice_are_refused(also, without, message):
+    with pytest.raises(OutputError, match=message):
+        chosen_parts(also, without)

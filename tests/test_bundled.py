@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -225,3 +226,10 @@ def test_a_bundle_that_was_lost_is_named(monkeypatch):
     monkeypatch.setitem(checkpoints.BUNDLES, "tiny-gpt2", lost)
     with pytest.raises(UnsupportedModel, match=r"headlens .* should hold bundled/none, and does not; install it again"):
         load_model("tiny-gpt2")
+
+
+def test_a_copy_without_a_vocabulary_is_refused_in_one_sentence(tmp_path):
+    copy = shutil.copytree(bundled_path("tiny-gpt2"), tmp_path / "copy")
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(UnsupportedModel, match=r"cannot be loaded: none of its files holds a vocabulary; copy token"):
+        load_model(str(copy)).require_tokenizer()

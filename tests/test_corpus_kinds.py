@@ -88,7 +88,12 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(spec, hint):
 
 @pytest.mark.parametrize(
     ("spec", "message"),
-    [("conllu:", "names a kind and no file"), ("hub: ", "names a kind and no"), ("", "an empty name")],
+    [
+        ("conllu:", "names a kind and no file"),
+        ("hub: ", "names a kind and no"),
+        ("grammar:", "no number of sentences; write grammar:2000"),
+        ("", "an empty name"),
+    ],
 )
 def test_a_kind_without_a_file_is_refused(spec, message):
     with pytest.raises(CorpusError, match=message):

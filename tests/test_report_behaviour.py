@@ -135,6 +135,11 @@ def test_harm_beyond_that_of_random_sets_is_told_with_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
+        (
+            {"random_across": [0.9, 0.7, 0.8]},
+            "(across a noun of the other number, 40 verbs: .950 to .400, median of the ",
+        ),
+        ({"random_across": [0.9, 0.7, 0.8]}, "median of the other sets .800)"),
         ({"does_harm": False, "p": 0.3}, "no more harm than other sets may do, so nothing is said of what the model"),
         ({"ablated": 0.98, "does_harm": False}, "do not lower the share"),
         ({"heads": ["L1H2"]}, "the 1 head named for subject and verb (L1H2) lowers the share"),
@@ -147,10 +152,10 @@ def test_what_is_not_shown_is_not_said(changed: dict[str, Any], words: str) -> N
     assert ("uses them for agreement" in line) is bool((AGREEMENT | changed)["does_harm"])
 
 
-def test_agreement_stands_with_the_relations_and_is_missing_where_nobody_asked() -> None:
+def test_agreement_stands_with_the_findings_and_is_missing_where_nobody_asked() -> None:
     scores, evidence = annotated_scores(), annotated_evidence()
-    with_it = section(read(render_report(scores, {"agreement": AGREEMENT}, evidence)), "Relations")
-    without = section(read(render_report(scores, {}, evidence)), "Relations")
+    with_it = section(read(render_report(scores, {"agreement": AGREEMENT}, evidence)), "Findings at a glance")
+    without = section(read(render_report(scores, {}, evidence)), "Findings at a glance")
     assert "other sets of as many heads" in with_it.text
     assert "other sets of as many heads" not in without.text
     assert agreement_line({}) == agreement_line({"agreement": {"heads": []}}) == ""

@@ -147,8 +147,8 @@ def test_sentences_of_repetition() -> None:
     values = {INDUCTION: at(0.01, {(1, 2): 0.92, (0, 0): 0.5}), CONTROL: at(0.01, {(0, 0): 0.4})}
     found = findings(with_chance(table(values | {COPYING: at(0.3, {})}), copying=-0.9))
     assert [finding.text for finding in found] == [
-        "L1H2 attends to what followed the same token before: .92 of its mass, in random tokens written twice (chance "
-        ".01; copying .30).",
+        "L1H2 attends to what followed the same token before (induction): .92 of its mass, in random tokens written "
+        "twice (chance .01; copying .30).",
         "No head attends to what followed the same token before without copying it with over .40 of its mass, in "
         "random tokens written twice, prefix matching over .40, copying under chance.",
     ]

@@ -487,6 +487,13 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: st
         retrieval(tiny_model("gpt2"), words(bos=True), **{"texts": ["w9 w8"], **options})
 
 
+def test_a_model_that_no_needle_fits_into_is_told_so() -> None:
+    short = tiny_model("gpt2", n_positions=20)
+    # 33 tokens to hide a needle of 8 in, and those that it writes but for the last, which is not read
+    with pytest.raises(CorpusError, match=r"takes 20 tokens, and a text that hides .* has 40 at least"):
+        retrieval(short, words(bos=True), texts=["w9 w8"])
+
+
 def test_vocabulary_too_small_for_a_random_needle() -> None:
     with pytest.raises(CorpusError, match="needs 12 ordinary ones, the vocabulary has 11"):
         random_needles(np.arange(11), 1, seed=0)

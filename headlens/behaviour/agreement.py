@@ -56,6 +56,7 @@ class AgreementAblation:
     across: int  # verbs with a noun of the other number between them and their subject
     intact_across: float  # NaN where there is none
     ablated_across: float
+    random_across: tuple[float, ...] = ()  # of every random set
 
     @property
     def p(self) -> float:
@@ -69,7 +70,8 @@ class AgreementAblation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, heads by their names."""
-        found = asdict(self) | {"heads": [head_name(*head) for head in self.heads], "random": list(self.random)}
+        found = asdict(self) | {"heads": [head_name(*head) for head in self.heads]}
+        found |= {"random": list(self.random), "random_across": list(self.random_across)}
         return found | {"p": self.p, "does_harm": self.does_harm}
 
 
@@ -78,12 +80,12 @@ def agreement_of_claims(
 ) -> tuple[dict[str, Any], list[str]]:
     """What gating does of the heads that evidence names for subject and verb: an entry of the provenance, and notes.
 
-    Nothing for other corpora than the grammar, and for models that do not predict the next word. The texts are others
-    than those that named the heads.
+    Nothing for other corpora than the grammar. The texts are others than those that named the heads.
     """
-    kinds = {source["kind"] for source in corpus.sources}
-    if kinds != {GRAMMAR} or attention_sites(network_of(model.model))[0].stack != "decoder":
+    if {source["kind"] for source in corpus.sources} != {GRAMMAR}:
         return {}, []
+    if attention_sites(network_of(model.model))[0].stack != "decoder":
+        return {}, ["The model predicts no next word, so no head was taken out to see whether agreement suffers."]
     heads = sorted({(claim.layer, claim.head) for claim in evidence.claims() if claim.metric.startswith(_SUBJECT_VERB)})
     if not heads:
         return {}, ["No head is named for subject and verb, so none was taken out to see whether agreement suffers."]
@@ -147,15 +149,17 @@ def ablate_agreement(
     others = [head for head in np.ndindex(*shape) if head not in set(heads)]
     pool = others if len(others) >= len(heads) else list(np.ndindex(*shape))
     drawn = _sets(pool, len(heads), sets, np.random.default_rng(seed))
+    random = [_right(network, vocabulary, asked, _gates(shape, off)) for off in drawn]
     return AgreementAblation(
         heads=tuple(heads),
         verbs=len(across),
         intact=float(intact.mean()),
         ablated=float(ablated.mean()),
-        random=tuple(float(_right(network, vocabulary, asked, _gates(shape, off)).mean()) for off in drawn),
+        random=tuple(float(right.mean()) for right in random),
         across=int(across.sum()),
         intact_across=float(intact[across].mean()) if across.any() else float("nan"),
         ablated_across=float(ablated[across].mean()) if across.any() else float("nan"),
+        random_across=tuple(float(right[across].mean()) for right in random if across.any()),
     )
 
 

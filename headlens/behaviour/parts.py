@@ -37,6 +37,14 @@ class Behaviour:
     similarity: Similarity | None = None
 
 
+def chosen_parts(also: Collection[str], without: Collection[str]) -> set[str]:
+    """The usual parts, and more or fewer of them."""
+    check_parts({*also, *without})
+    if both := sorted({*also} & {*without}):
+        raise OutputError(f"A part is either wanted or left out, not both: {', '.join(both)}.")
+    return {*USUAL, *also} - {*without}
+
+
 def check_parts(parts: Collection[str]) -> None:
     unknown = sorted(set(parts) - set(PARTS))
     if unknown:

@@ -190,6 +190,11 @@ def _fitting(
     """Lengths of prompts behind which there is room for the needle; where none is given, one at least."""
     longest = max_length - max(needle.ids.size for needle in needles) + 1  # the last token is written, not read
     fewest = max(shortest(haystack, needle) for needle in needles)
+    if fewest > longest:
+        raise CorpusError(
+            f"The model takes {max_length} tokens, and a text that hides one of these needles has "
+            f"{fewest + max_length - longest} at least; give shorter needles."
+        )
     if lengths is None:
         lengths = [length for length in LENGTHS if fewest <= length <= longest] or [longest]
     odd = [length for length in lengths if not fewest <= length <= longest]

@@ -111,8 +111,8 @@ def size_of_grammar(size: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,9})(?:@([0-9]{1,9}))?", size.strip())
     if not match or not int(match[1]):
         raise CorpusError(
-            f"A corpus of the grammar is named by its sentences, grammar:2000, or by these and a seed, grammar:2000@1; "
-            f"got {GRAMMAR}:{size}."
+            "A corpus of the grammar is named by its sentences, grammar:2000, or by these and a seed, grammar:2000@1, "
+            f"each of nine digits at most; got {GRAMMAR}:{size}."
         )
     return int(match[1]), int(match[2] or 0)
 
@@ -129,7 +129,8 @@ def parse_spec(spec: str | os.PathLike[str]) -> Spec:
     kind, colon, path = named.partition(":")
     if colon and kind in CORPORA:
         if not path.strip():
-            raise CorpusError(f"{named!r} names a kind and no file; write {kind}:FILE.")
+            what = "number of sentences; write grammar:2000" if kind == GRAMMAR else f"file; write {kind}:FILE"
+            raise CorpusError(f"{named!r} names a kind and no {what}.")
         if kind == GRAMMAR:
             size_of_grammar(path)
         return Spec(kind, path if kind in (HUB, GRAMMAR) else str(existing_file(path)))

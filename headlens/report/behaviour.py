@@ -122,7 +122,9 @@ def agreement_line(provenance: Provenance) -> str:
     across = found.get("across")
     if isinstance(across, int) and across:
         before, after = (number(found[key], "share") for key in ("intact_across", "ablated_across"))
-        sentence += f" (across a noun of the other number, {across:,} verbs: {before} to {after})"
+        others = [float(share) for share in _listed(found.get("random_across"))]
+        beside = f", median of the other sets {number(float(np.median(others)), 'share')}" if others else ""
+        sentence += f" (across a noun of the other number, {across:,} verbs: {before} to {after}{beside})"
     middle = number(float(np.median(random)), "share") if random else NOTHING
     harm = (
         "That is more harm than 95% of the other sets do: the model uses them for agreement"

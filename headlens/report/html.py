@@ -15,6 +15,7 @@ import numpy as np
 from headlens.evidence_table import VERDICTS, Evidence
 from headlens.files import atomic_write
 from headlens.report import behaviour, facts
+from headlens.report.behaviour import agreement_line
 from headlens.report.claims import KINDS
 from headlens.report.evidence_rows import SYNTAX, Controls, rival_words, rivals_of, strongest
 from headlens.report.facts import Provenance
@@ -72,6 +73,7 @@ def render_report(
             facts=facts.header_facts(scores, provenance),
             selfcheck=checked,
             findings=_findings_with_pictures(scores, evidence) if may_claim else [],
+            agreement=agreement_line(provenance) if may_claim else "",
             layers=[traits[start : start + scores.n_heads] for start in range(0, len(traits), scores.n_heads)],
             linked={head.name for head in traits},
             legend=_legend(scores, evidence, traits),
@@ -168,13 +170,16 @@ def _legend(scores: ScoreTable, evidence: Evidence | None, traits: Sequence[Head
     families = {family_of(row.metric) for row in evidence.metrics} if evidence is not None else set()
     kinds = [kind for kind in KINDS if families & set(kind.families)]
     rules = [rule for rule in rules_for(scores) if rule.letter]
-    entries = [(kind.letter, kind.trait, kind.colour, kind.gloss) for kind in kinds]
-    entries += [(rule.letter, rule.trait, rule.colour, rule.gloss) for rule in rules]
+    claimed = [(kind.letter, kind.trait, kind.colour, kind.gloss) for kind in kinds]
+    ahead, behind = (
+        [(rule.letter, rule.trait, rule.colour, rule.gloss) for rule in rules if rule.precedes_claims is is_ahead]
+        for is_ahead in (True, False)
+    )
 
     def heads(letter: str) -> list[str]:
         return [head.name for head in traits if any(held.letter == letter for held in head.held)]
 
-    return [_Legend(*entry, heads=heads(entry[0])) for entry in entries]
+    return [_Legend(*entry, heads=heads(entry[0])) for entry in (*ahead, *claimed, *behind)]
 
 
 def _methods(scores: ScoreTable, evidence: Evidence | None) -> set[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headlens.evidence_table import ABOVE, INFORMED, SLIGHT, Evidence, RelationEvidence
-from headlens.report.behaviour import agreement_line, pairs_table, reasons, repetition_table, retrieval_line
+from headlens.report.behaviour import pairs_table, reasons, repetition_table, retrieval_line
 from headlens.report.evidence_rows import (
     SYNTAX,
     Table,
@@ -83,9 +83,10 @@ class _Plan:
 _RELATIONS = _Plan(
     "Relations",
     SYNTAX,
-    "Does a word attend to the word that it depends on, or the other way round? A head is right on a word if the "
-    "syntactic partner is the word that it attends to most. Heads and baselines are chosen on one half of the "
-    "documents and judged on the other.",
+    "Does a word attend to the word that it depends on, or the other way round? From dependents to heads, and between "
+    "subjects and verbs, a head is right on a word if the partner is the word that it attends to most; from heads to "
+    "dependents, if the partner is the word that attends to it most, so the two may differ on the same words. Heads "
+    "and baselines are chosen on one half of the documents and judged on the other.",
 )
 _COREFERENCE = _Plan(
     "Coreference",
@@ -286,8 +287,6 @@ def _lines(plan: _Plan, scores: ScoreTable, evidence: Evidence | None, provenanc
         yield "The corpus marks no coreference, so nothing can be said about it."
     if plan is _RELATIONS and families & {"coref", "choice"} and not families & set(SYNTAX):
         yield "The corpus marks no dependencies, so nothing can be said about relations."
-    if plan is _RELATIONS and (line := agreement_line(provenance)):
-        yield line
     if plan is _RETRIEVAL and (line := retrieval_line(provenance)):
         yield line
     for family in plan.families:
