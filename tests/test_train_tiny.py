@@ -248,7 +248,7 @@ def test_upper_layers_learn_later(script, small, tmp_path, monkeypatch):
 
 def test_gaps_are_15_percent_of_the_words_and_half_of_those_that_agree_80_10_10(script, rows_of, bert):
     fates, words, of_them = Counter[str](), Counter[bool](), Counter[bool]()
-    for index, row in enumerate(rows_of(bert, random=0, n=60)):
+    for index, row in enumerate(rows_of(bert, random=0, n=40)):
         agreeing, start = set[int](), 0
         for text in islice(grammar_texts(script.TRAINING_SEEDS + index), 30):
             agreeing |= {start + 1 + forced.word for forced in text.forced}  # behind [CLS]
@@ -264,7 +264,7 @@ def test_gaps_are_15_percent_of_the_words_and_half_of_those_that_agree_80_10_10(
             fates["mask" if id == bert.mask_token_id else "same" if id == label else "other"] += 1
     gaps = fates.total()
     # four standard deviations of a binomial count on either side
-    for agrees, share, least in ((False, 0.15, 8_000), (True, 0.5, 1_000)):
+    for agrees, share, least in ((False, 0.15, 5_000), (True, 0.5, 600)):
         n = words[agrees]
         assert n > least
         assert abs(of_them[agrees] - share * n) < 4 * math.sqrt(share * (1 - share) * n)
