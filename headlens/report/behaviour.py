@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,32 +110,33 @@ def agreement_line(provenance: Provenance) -> str:
     if not isinstance(found, Mapping) or not _has_numbers(found):
         return ""
     heads = [str(head) for head in _listed(found.get("heads"))]
-    random = [float(share) for share in _listed(found.get("random"))]
     named = f"{', '.join(heads[:6])}{f' and {len(heads) - 6} more' if len(heads) > 6 else ''}"
-    is_one, is_lower = len(heads) == 1, found["ablated"] < found["intact"]
-    effect = ("lowers" if is_one else "lower") if is_lower else ("does not lower" if is_one else "do not lower")
-    sentence = (
-        f"Taken out{'' if is_one else ' together'} (gated to 0), the {amount(len(heads), 'head')} named for subject "
-        f"and verb ({named}) {effect} the share of {found['verbs']:,} verbs whose right form is the more probable one: "
-        f"{number(found['intact'], 'share')} before, {number(found['ablated'], 'share')} after"
-    )
-    across = found.get("across")
-    if isinstance(across, int) and across:
-        before, after = (number(found[key], "share") for key in ("intact_across", "ablated_across"))
-        others = [float(share) for share in _listed(found.get("random_across"))]
-        beside = f", median of the other sets {number(float(np.median(others)), 'share')}" if others else ""
-        sentence += f" (across a noun of the other number, {across:,} verbs: {before} to {after}{beside})"
-    middle = number(float(np.median(random)), "share") if random else NOTHING
+    taken = "is taken out" if len(heads) == 1 else "are taken out together"
+    random, random_across = ([float(share) for share in _listed(found.get(key))] for key in ("random", "random_across"))
+    before, after = number(found["intact"], "share"), number(found["ablated"], "share")
+    across = ""
+    if isinstance(found.get("across"), int) and found["across"]:
+        shares = " and ".join(number(found[key], "share") for key in ("intact_across", "ablated_across"))
+        beside = f", and {_middle(random_across)} at the median of these sets" if random_across else ""
+        across = f" Across a noun of the other number ({found['across']:,} verbs) it is {shares}{beside}."
     harm = (
         "That is more harm than 95% of the other sets do: the model uses them for agreement"
         if found.get("does_harm")
         else "That is no more harm than other sets may do, so nothing is said of what the model uses them for"
+        if found["ablated"] < found["intact"]
+        else "That is no harm, so nothing is said of what the model uses them for"
     )
     return (
-        f"{sentence}. {len(random):,} other sets of as many heads leave {middle} at the median, "
-        f"{number(min(random, default=math.nan), 'share')} at the least. {harm} (p {probability(found['p'])}, on texts "
-        "that had no say in naming the heads)."
+        f"Of {found['verbs']:,} verbs, the model prefers the right form in {before}, and in {after} when the "
+        f"{amount(len(heads), 'head')} named for subject and verb ({named}) {taken} (gated to 0). Without another set "
+        f"of as many heads ({len(random):,} of them) it is {_middle(random)} at the median, "
+        f"{number(min(random, default=math.nan), 'share')} at the least.{across} {harm} (p {probability(found['p'])}, "
+        "on texts that had no say in naming the heads)."
     )
+
+
+def _middle(shares: Sequence[float]) -> str:
+    return number(float(np.median(shares)), "share") if shares else NOTHING
 
 
 def _has_numbers(found: Mapping[str, Any]) -> bool:
