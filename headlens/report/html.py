@@ -15,7 +15,6 @@ import numpy as np
 from headlens.evidence_table import VERDICTS, Evidence
 from headlens.files import atomic_write
 from headlens.report import behaviour, facts
-from headlens.report.behaviour import agreement_line
 from headlens.report.claims import KINDS
 from headlens.report.evidence_rows import SYNTAX, Controls, rival_words, rivals_of, strongest
 from headlens.report.facts import Provenance
@@ -73,7 +72,7 @@ def render_report(
             facts=facts.header_facts(scores, provenance),
             selfcheck=checked,
             findings=_findings_with_pictures(scores, evidence) if may_claim else [],
-            agreement=agreement_line(provenance) if may_claim else "",
+            agreement=behaviour.agreement_line(provenance) if may_claim else "",
             layers=[traits[start : start + scores.n_heads] for start in range(0, len(traits), scores.n_heads)],
             linked={head.name for head in traits},
             legend=_legend(scores, evidence, traits),
