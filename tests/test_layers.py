@@ -18,6 +18,8 @@ ORDER = [
     "files",
     "documents",
     "scores",
+    "numbers",
+    "wording",
     "records",
     "attention",
     "significance",
@@ -51,6 +53,7 @@ ORDER = [
     "controls",
     "passes",
     "further",
+    "roles",
     "report",
     "results",
     "provenance",
@@ -62,7 +65,7 @@ ORDER = [
 ]
 LIGHT = [
     *("errors", "files", "documents", "scores", "corpora", "significance", "report"),
-    *("evidence_table", "evidence", "gold", "rivals"),
+    *("numbers", "wording", "evidence_table", "evidence", "gold", "rivals", "roles"),
 ]
 HEAVY = {"torch", "transformers"}
 

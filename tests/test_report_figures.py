@@ -11,7 +11,7 @@ import pytest
 from report_pages import NAN, at, table
 
 from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline, strip
-from headlens.report.numbers import count, interval, number, probability, signed
+from headlens.numbers import count, interval, number, probability, signed
 from headlens.scores import Metric
 
 

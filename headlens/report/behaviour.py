@@ -10,7 +10,7 @@ import numpy as np
 
 from headlens.report.evidence_rows import NOTHING, Cell, Column, Row, Table
 from headlens.report.facts import Provenance, at
-from headlens.report.numbers import amount, number, probability, signed
+from headlens.numbers import amount, number, probability, signed
 from headlens.scores import ScoreTable, head_name
 
 KEYS = ("repetition", "circuits", "retrieval", "agreement")

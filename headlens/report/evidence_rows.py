@@ -20,8 +20,8 @@ from headlens.evidence_table import (
     RelationEvidence,
 )
 from headlens.report.figures import strip
-from headlens.report.numbers import amount, interval, number, probability, signed
-from headlens.report.wording import ALL, SUBJECT_VERB, family_of, is_subtype, title_of, way_of
+from headlens.numbers import amount, interval, number, probability, signed
+from headlens.wording import ALL, SUBJECT_VERB, family_of, is_subtype, title_of, way_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup

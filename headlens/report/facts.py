@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from headlens.report.numbers import count
+from headlens.numbers import count
 from headlens.scores import ScoreTable
 
 Provenance = Mapping[str, Any]

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import numpy as np
 import numpy.typing as npt
 
-from headlens.report.numbers import number
+from headlens.numbers import number
 from headlens.scores import Floats, HeadScore, Metric, ScoreTable
 
 if TYPE_CHECKING:

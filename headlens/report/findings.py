@@ -11,7 +11,7 @@ import numpy as np
 
 from headlens.evidence_table import Evidence, MetricEvidence
 from headlens.report.claims import Held, letters, sentence, told
-from headlens.report.numbers import amount, number
+from headlens.numbers import amount, number
 from headlens.report.rules import RULES, Rule, Trait, rules_for
 from headlens.scores import HeadScore, ScoreTable, head_name
 

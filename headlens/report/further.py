@@ -9,8 +9,8 @@ from typing import Any
 
 from headlens.report.evidence_rows import Cell, Column, Controls, Row, Table
 from headlens.report.facts import Provenance, at
-from headlens.report.numbers import interval, number, signed
-from headlens.report.wording import way_of
+from headlens.numbers import interval, number, signed
+from headlens.wording import way_of
 
 KEYS = ("controls", "ensembles", "probe")
 """Entries of the provenance that are read here; they have a place of their own on the page."""

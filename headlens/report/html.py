@@ -21,10 +21,10 @@ from headlens.report.facts import Provenance
 from headlens.report.figures import sparkline
 from headlens.report.findings import RULES, Finding, HeadTraits, findings, head_traits, rules_for
 from headlens.report.further import KEYS, further
-from headlens.report.numbers import NOT_DEFINED, number
+from headlens.numbers import NOT_DEFINED, number
 from headlens.report.sections import figure_of, notable
 from headlens.report.themes import themes
-from headlens.report.wording import family_of
+from headlens.wording import family_of
 from headlens.scores import SCHEMA, Metric, ScoreTable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headlens.report.evidence_rows import NOTHING, Cell, Column, Row, Table
-from headlens.report.numbers import number
+from headlens.numbers import number
 from headlens.scores import head_name
 
 if TYPE_CHECKING:

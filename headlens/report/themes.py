@@ -23,10 +23,10 @@ from headlens.report.evidence_rows import (
 )
 from headlens.report.facts import Provenance
 from headlens.report.further import Further
-from headlens.report.numbers import interval, signed
+from headlens.numbers import interval, signed
 from headlens.report.sections import Section, section_of
 from headlens.report.similar import clusters_table, map_of_heads, similarity_line
-from headlens.report.wording import ALL, family_of, is_subtype, title_of
+from headlens.wording import ALL, family_of, is_subtype, title_of
 from headlens.scores import HeadScore, Metric, ScoreTable
 
 if TYPE_CHECKING:

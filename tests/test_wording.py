@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headlens.report.wording import title_of, way_of
+from headlens.wording import title_of, way_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""From scores to names: which roles each head has, by rules that stand in one place. No torch here."""
