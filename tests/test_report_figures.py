@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from report_pages import NAN, at, table
 
-from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline, strip
 from headlens.numbers import count, interval, number, probability, signed
+from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline, strip
 from headlens.scores import Metric
 
 

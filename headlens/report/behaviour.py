@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from headlens.numbers import amount, number, probability, signed
 from headlens.report.evidence_rows import NOTHING, Cell, Column, Row, Table
 from headlens.report.facts import Provenance, at
-from headlens.numbers import amount, number, probability, signed
 from headlens.scores import ScoreTable, head_name
 
 KEYS = ("repetition", "circuits", "retrieval", "agreement")

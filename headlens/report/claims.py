@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headlens.evidence_table import ABOVE, Claim, Evidence, MetricEvidence
-from headlens.report.evidence_rows import POSITIVE, SYNTAX, gain, rival_words, rivals_of
 from headlens.numbers import number
+from headlens.report.evidence_rows import POSITIVE, SYNTAX, gain, rival_words, rivals_of
 from headlens.wording import ALL, SUBJECT_VERB, family_of, is_subtype, way_of
 
 MOST_CLAIMS = 4  # sentences

@@ -19,8 +19,8 @@ from headlens.evidence_table import (
     MetricEvidence,
     RelationEvidence,
 )
-from headlens.report.figures import strip
 from headlens.numbers import amount, interval, number, probability, signed
+from headlens.report.figures import strip
 from headlens.wording import ALL, SUBJECT_VERB, family_of, is_subtype, title_of, way_of
 
 if TYPE_CHECKING:

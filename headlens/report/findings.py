@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headlens.evidence_table import Evidence, MetricEvidence
-from headlens.report.claims import Held, letters, sentence, told
 from headlens.numbers import amount, number
+from headlens.report.claims import Held, letters, sentence, told
 from headlens.report.rules import RULES, Rule, Trait, rules_for
 from headlens.scores import HeadScore, ScoreTable, head_name
 

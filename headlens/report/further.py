@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headlens.numbers import interval, number, signed
 from headlens.report.evidence_rows import Cell, Column, Controls, Row, Table
 from headlens.report.facts import Provenance, at
-from headlens.numbers import interval, number, signed
 from headlens.wording import way_of
 
 KEYS = ("controls", "ensembles", "probe")

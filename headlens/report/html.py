@@ -14,6 +14,7 @@ import numpy as np
 
 from headlens.evidence_table import VERDICTS, Evidence
 from headlens.files import atomic_write
+from headlens.numbers import NOT_DEFINED, number
 from headlens.report import behaviour, facts
 from headlens.report.claims import KINDS
 from headlens.report.evidence_rows import SYNTAX, Controls, rival_words, rivals_of, strongest
@@ -21,11 +22,10 @@ from headlens.report.facts import Provenance
 from headlens.report.figures import sparkline
 from headlens.report.findings import RULES, Finding, HeadTraits, findings, head_traits, rules_for
 from headlens.report.further import KEYS, further
-from headlens.numbers import NOT_DEFINED, number
 from headlens.report.sections import figure_of, notable
 from headlens.report.themes import themes
-from headlens.wording import family_of
 from headlens.scores import SCHEMA, Metric, ScoreTable
+from headlens.wording import family_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from headlens.report.claims import Held
 from headlens.numbers import number
+from headlens.report.claims import Held
 from headlens.scores import HeadScore, ScoreTable
 
 CLEARLY = 2.0  # times the control and chance: our choice

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headlens.report.figures import heat_map, is_signed, starts_at_chance
 from headlens.numbers import NOT_DEFINED, amount, count, interval, number
+from headlens.report.figures import heat_map, is_signed, starts_at_chance
 from headlens.scores import Floats, HeadScore, Metric, ScoreTable, head_name
 
 if TYPE_CHECKING:

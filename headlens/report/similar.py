@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headlens.report.evidence_rows import NOTHING, Cell, Column, Row, Table
 from headlens.numbers import number
+from headlens.report.evidence_rows import NOTHING, Cell, Column, Row, Table
 from headlens.scores import head_name
 
 if TYPE_CHECKING:

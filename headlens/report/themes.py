@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headlens.evidence_table import ABOVE, INFORMED, SLIGHT, Evidence, RelationEvidence
+from headlens.numbers import interval, signed
 from headlens.report.behaviour import pairs_table, reasons, repetition_table, retrieval_line
 from headlens.report.evidence_rows import (
     SYNTAX,
@@ -23,11 +24,10 @@ from headlens.report.evidence_rows import (
 )
 from headlens.report.facts import Provenance
 from headlens.report.further import Further
-from headlens.numbers import interval, signed
 from headlens.report.sections import Section, section_of
 from headlens.report.similar import clusters_table, map_of_heads, similarity_line
-from headlens.wording import ALL, family_of, is_subtype, title_of
 from headlens.scores import HeadScore, Metric, ScoreTable
+from headlens.wording import ALL, family_of, is_subtype, title_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
