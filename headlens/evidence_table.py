@@ -49,6 +49,8 @@ VERDICTS: dict[str, str] = {
 }
 """Every verdict and what it says."""
 
+POSITIVE = (ABOVE, INFORMED)  # the head is above all that it must be above, and that is no accident
+
 PROFILE = "profile"  # name among the baselines
 TESTS = ["value", "expected", "profile", "p", "q"]
 _KEY = ["metric", "layer", "head"]
@@ -98,6 +100,17 @@ class MetricEvidence:
         """Name of the baseline with the largest held-out accuracy; empty where there is none."""
         defined = {name: baseline.held_out for name, baseline in self.baselines.items() if baseline.held_out >= 0}
         return max(defined, key=defined.__getitem__, default="")
+
+    @property
+    def rival(self) -> str:
+        """The baseline of the largest held-out accuracy among those that a head must be above; empty if there is none."""
+        must = {name: b.held_out for name, b in self.baselines.items() if b.held_out >= 0 and not b.is_informed}
+        return max(must, key=must.__getitem__, default="")
+
+    @property
+    def gain(self) -> float:
+        """Held-out accuracy beyond that of the rival; without any, beyond chance."""
+        return self.baselines[self.rival].difference if self.rival else self.held_out - self.chance
 
 
 @dataclass(frozen=True)

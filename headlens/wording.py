@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 ALL = "ALL"
 SUBJECT_VERB = "subject_verb"
+SYNTAX = (SUBJECT_VERB, "syntax")  # families of metrics
 
 # What Universal Dependencies calls the dependent of a relation and the word that it hangs on
 _RELATIONS: dict[str, tuple[str, str]] = {
@@ -67,6 +69,46 @@ _UNMATCHED = "_unmatched"
 _EARLIER = "earlier mention of the same entity"
 
 
+@dataclass(frozen=True)
+class RivalWords:
+    """A baseline in words."""
+
+    title: str  # of its column
+    phrase: str  # in a sentence, before its accuracy
+    meaning: str
+
+
+BASELINES: dict[str, RivalWords] = {
+    "constant offset": RivalWords(
+        "Constant offset", "best constant offset", "always the word so many places away, the best of −10 to +10"
+    ),
+    "part of speech": RivalWords(
+        "Part of speech",
+        "a rule that knows parts of speech",
+        "always the first, second or third word of one part of speech on one side, the best of them; it knows the "
+        "annotation, which no head is told, so heads need not be above it",
+    ),
+    "nearest mention": RivalWords("Nearest mention", "nearest mention", "the mention before"),
+    "same lemma, else nearest": RivalWords(
+        "Same lemma, else nearest",
+        "same lemma (else nearest)",
+        "the last mention before whose lemma is the same, else the mention before",
+    ),
+    "first candidate": RivalWords(
+        "First candidate", "first candidate", "always the candidate that comes first in the text"
+    ),
+    "nearest candidate": RivalWords(
+        "Nearest candidate", "nearest candidate", "always the candidate nearest to the pronoun"
+    ),
+    "profile": RivalWords(
+        "Own profile",
+        "its own position profile",
+        "a head that pays to every distance what this head pays to it on average, whatever the words are",
+    ),
+}
+"""Baselines in the order of their columns; others stand before the profile under their own names."""
+
+
 class Way(NamedTuple):
     """From what to what attention goes, each a noun without its article."""
 
@@ -112,6 +154,10 @@ def title_of(relation: str) -> str:
     if bracket and stem == "choice":
         return _GROUPS.get(kind, _capital(kind.replace("_", " ")))
     return _capital(_RELATIONS[relation][0]) if relation in _RELATIONS else relation
+
+
+def rival_words(name: str) -> RivalWords:
+    return BASELINES.get(name, RivalWords(name[:1].upper() + name[1:], name, ""))
 
 
 def family_of(metric: str) -> str:

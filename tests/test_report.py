@@ -29,7 +29,8 @@ from report_pages import (
 
 from headlens.errors import OutputError
 from headlens.report import render_report, render_summary, write_report
-from headlens.report.findings import RULES, findings
+from headlens.report.findings import findings
+from headlens.roles.catalogue import RULES
 from headlens.scores import SCHEMA, Metric, ScoreTable
 
 EVIL = "<script>alert(1)</script>"
@@ -95,7 +96,7 @@ def test_a_table_without_a_finding_says_so_and_names_the_nearest() -> None:
 
 
 def test_sentences_say_attends_and_never_uses(page: Node) -> None:
-    assert all(rule.claim.startswith("attends ") for rule in RULES)
+    assert all(rule.claim.startswith(("attends ", "has weights ")) for rule in RULES)
     assert not re.search(r"\buses?\b", page.text.replace("The heads in", ""))
 
 
@@ -105,10 +106,13 @@ def test_the_head_map_has_a_letter_for_each_head(page: Node) -> None:
     letters = [[cell.text for cell in row.all("td")] for row in grid.one("tbody").all("tr")]
     assert letters == [["·", "·", "P", "·"], ["PB", "B", "·", "N"], ["C", "E", "·", "·"]]
     titles = {cell.attributes["id"]: cell.attributes["title"] for cell in grid.one("tbody").all("td")}
-    assert titles["L0H2"] == "L0H2: previous token .997 (chance .050)"
-    assert titles["L1H0"] == "L1H0: previous token .710 (chance .050), broad .900"
-    assert titles["L2H0"] == "L2H0: [CLS] .920 (chance .050)"
-    assert titles["L0H0"] == "L0H0: no trait; nearest broad .500, threshold .85"
+    assert titles["L0H2"] == "L0H2: attends to the previous token: 1.00 [.98, 1.01] of its mass on average (chance .05)"
+    assert titles["L1H0"] == (
+        "L1H0: attends to the previous token: .71 [.69, .72] of its mass on average (chance .05); attends broadly: .90 "
+        "[.88, .92] of the entropy of uniform attention"
+    )
+    assert titles["L2H0"] == "L2H0: attends to [CLS]: .92 [.90, .94] of its mass on average (chance .05)"
+    assert titles["L0H0"] == "L0H0: no role; nearest broad .500, threshold .85"
     assert [header.text for header in grid.all("th", scope="col")] == ["0", "1", "2", "3"]
     assert [header.text for header in grid.all("th", scope="row")] == ["L0", "L1", "L2"]
 
@@ -204,7 +208,7 @@ def test_what_is_not_defined_is_blank_and_said_so() -> None:
 def test_no_chance_level_and_no_interval_are_said_in_words() -> None:
     one = np.full((1, 1, 1), 0.7)
     none = np.full((1, 1, 1), NAN)
-    scores = ScoreTable((Metric("position.mass[-1]", "P", "M.", "share"),), one, 10 * one, none, none, none[0, 0])
+    scores = ScoreTable((Metric("position.mass[-1]", "P", "M.", "share"),), one, 100 * one, none, none, none[0, 0])
     page = read(render_report(scores, {}))
     assert cells(page.one("table", class_="map").one("tbody").one("tr"))[1] == "P"
     section = metric_sections(page)["position.mass[-1]"]
@@ -214,7 +218,7 @@ def test_no_chance_level_and_no_interval_are_said_in_words() -> None:
         ".700",
         "none",
         "not defined",
-        "7",
+        "70",
     ]
     assert "No chance level is known" in section.text
     assert (

@@ -9,7 +9,9 @@ import pytest
 from report_pages import HEADS, LAYERS, NAN, at, one_metric, planted, read, table
 
 from headlens.report import render_summary
-from headlens.report.findings import RULES, findings, head_traits
+from headlens.report.findings import findings, head_traits
+from headlens.roles import roles_of
+from headlens.roles.catalogue import RULES
 from headlens.scores import Metric
 
 
@@ -28,7 +30,7 @@ def test_many_heads_are_named_up_to_four_and_then_counted() -> None:
 def test_a_value_at_the_threshold_is_no_finding() -> None:
     exactly = table({"position.mass[-1]": at(0.1, {(1, 2): 0.5})})
     assert not any(finding.passes for finding in findings(exactly))
-    assert not any(head.held for head in head_traits(exactly))
+    assert not any(head.held for head in head_traits(exactly, roles_of(exactly)))
 
 
 def test_a_rule_with_a_floor_wants_the_whole_interval_above_it() -> None:
@@ -45,13 +47,14 @@ def test_a_rule_with_a_floor_wants_the_whole_interval_above_it() -> None:
     )
     unknown = dataclasses.replace(clear, low=np.full_like(clear.values, NAN), high=np.full_like(clear.values, NAN))
     assert findings(unknown)[1].text.endswith("(chance .050), but its interval is not known.")
-    assert [head.held for head in head_traits(wide) if head.held] == []
+    assert [head.held for head in head_traits(wide, roles_of(wide)) if head.held] == []
 
 
 def test_a_score_at_its_floor_is_nowhere_near_the_threshold() -> None:
     # half of the way from .5 to .6, against .4 of .5
-    near = head_traits(table({"phrase.neighbour": at(0.5, {(1, 2): 0.55}), "position.mass[-1]": at(0.2, {})}))
-    nearest = {head.name: head.nearest.rule.trait for head in near if head.nearest}
+    scores = table({"phrase.neighbour": at(0.5, {(1, 2): 0.55}), "position.mass[-1]": at(0.2, {})})
+    near = head_traits(scores, roles_of(scores))
+    nearest = {head.name: head.nearest.rule.title for head in near if head.nearest}
     assert nearest["L1H2"] == "adjacent phrase"
     assert nearest["L0H0"] == "previous token"
 

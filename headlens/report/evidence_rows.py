@@ -21,53 +21,16 @@ from headlens.evidence_table import (
 )
 from headlens.numbers import amount, interval, number, probability, signed
 from headlens.report.figures import strip
-from headlens.wording import ALL, SUBJECT_VERB, family_of, is_subtype, title_of, way_of
+from headlens.wording import ALL, BASELINES, SUBJECT_VERB, SYNTAX, family_of, is_subtype, rival_words, title_of, way_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 Known = TypeVar("Known", bound=MetricEvidence)
 
-SYNTAX = (SUBJECT_VERB, "syntax")
 NOTHING = "–"
 
 
-@dataclass(frozen=True)
-class Rival:
-    """A baseline in words."""
-
-    title: str  # of its column
-    phrase: str  # in a sentence, before its accuracy
-    meaning: str
-
-
-BASELINES: dict[str, Rival] = {
-    "constant offset": Rival(
-        "Constant offset", "best constant offset", "always the word so many places away, the best of −10 to +10"
-    ),
-    "part of speech": Rival(
-        "Part of speech",
-        "a rule that knows parts of speech",
-        "always the first, second or third word of one part of speech on one side, the best of them; it knows the "
-        "annotation, which no head is told, so heads need not be above it",
-    ),
-    "nearest mention": Rival("Nearest mention", "nearest mention", "the mention before"),
-    "same lemma, else nearest": Rival(
-        "Same lemma, else nearest",
-        "same lemma (else nearest)",
-        "the last mention before whose lemma is the same, else the mention before",
-    ),
-    "first candidate": Rival("First candidate", "first candidate", "always the candidate that comes first in the text"),
-    "nearest candidate": Rival("Nearest candidate", "nearest candidate", "always the candidate nearest to the pronoun"),
-    PROFILE: Rival(
-        "Own profile",
-        "its own position profile",
-        "a head that pays to every distance what this head pays to it on average, whatever the words are",
-    ),
-}
-"""Baselines in the order of their columns; others stand before the profile under their own names."""
-
-POSITIVE = (ABOVE, INFORMED)  # the head is above all that it must be above, and that is no accident
 _MARKS = {ABOVE: "●", INFORMED: "◐", SLIGHT: "◐"}
 
 
@@ -151,21 +114,6 @@ def rivals_of(rows: Iterable[MetricEvidence]) -> list[str]:
     known = [name for name in BASELINES if name in found]
     others = [name for name in found if name not in BASELINES]
     return [*(name for name in known if name != PROFILE), *others, *(name for name in known if name == PROFILE)]
-
-
-def rival_words(name: str) -> Rival:
-    return BASELINES.get(name, Rival(name[:1].upper() + name[1:], name, ""))
-
-
-def strongest(row: MetricEvidence) -> str:
-    """The baseline with the largest held-out accuracy among those that a head must be above; empty where none is."""
-    must = {name: b.held_out for name, b in row.baselines.items() if b.held_out >= 0 and not b.is_informed}
-    return max(must, key=must.__getitem__, default="")
-
-
-def gain(row: MetricEvidence) -> float:
-    """Held-out accuracy beyond that of the strongest baseline; without any, beyond chance."""
-    return row.baselines[strongest(row)].difference if strongest(row) else row.held_out - row.chance
 
 
 def _of_families(evidence: Evidence, families: Sequence[str]) -> list[MetricEvidence]:
@@ -255,7 +203,7 @@ class _Layout:
             _held_out_cell(row),
             Cell("", picture=_strip(row)),
             Cell(_share(row.chance)),
-            *(_baseline_cell(row.baselines.get(name), name == strongest(row)) for name in self.rivals),
+            *(_baseline_cell(row.baselines.get(name), name == row.rival) for name in self.rivals),
             *([self._control_cell(row.metric)] if self.controls else []),
             _gain_cell(row),
             *([Cell(_p(row.p_any))] if isinstance(row, RelationEvidence) and self.has_any else []),
@@ -309,9 +257,9 @@ def _baseline_cell(baseline: Baseline | None, is_strongest: bool) -> Cell:
 
 
 def _gain_cell(row: MetricEvidence) -> Cell:
-    if not strongest(row):
+    if not row.rival:
         return Cell(NOTHING)
-    rival = row.baselines[strongest(row)]
+    rival = row.baselines[row.rival]
     return Cell(signed(rival.difference, "share"), note=interval(rival.low, rival.high, "share"))
 
 

@@ -5,17 +5,16 @@ Only words about where attention goes ("attends to"): attention scores alone do 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from headlens.evidence_table import Evidence, MetricEvidence
 from headlens.numbers import amount, number
-from headlens.report.claims import Held, letters, sentence, told
-from headlens.report.rules import RULES, Rule, Trait, rules_for
+from headlens.report.claims import sentence, told
+from headlens.roles import HeadRole, Reading, Roles, Rule, roles_of, rules_for
 from headlens.scores import HeadScore, ScoreTable, head_name
-
-__all__ = ["RULES", "Finding", "HeadTraits", "Rule", "Trait", "findings", "head_traits", "rules_for"]
 
 MOST_SENTENCES, FEWEST_SENTENCES = 6, 3  # beside claims from evidence, rules get the rest, and the fewest in any case
 NAMED_HEADS = 4  # heads named in one sentence; the rest are counted
@@ -23,12 +22,12 @@ NAMED_HEADS = 4  # heads named in one sentence; the rest are counted
 
 @dataclass(frozen=True)
 class HeadTraits:
-    """What a head is found to attend to, the letter that names it first, and the rule whose threshold is nearest."""
+    """The roles of a head, its label first, and the rule whose threshold is nearest."""
 
     layer: int
     head: int
-    held: tuple[Held, ...]
-    nearest: Trait | None  # nearest to its threshold, as a share of the threshold; None where nothing is defined
+    held: tuple[HeadRole, ...]
+    nearest: Reading | None  # nearest to its threshold, as a share of the threshold; None where nothing is defined
 
     @property
     def name(self) -> str:
@@ -64,28 +63,30 @@ class Finding:
         return next((part for part in self.parts if not isinstance(part, str)), None)
 
 
-def head_traits(scores: ScoreTable, evidence: Evidence | None = None) -> list[HeadTraits]:
+def head_traits(scores: ScoreTable, roles: Roles) -> list[HeadTraits]:
     """What can be said about every head, layer by layer."""
-    rules = [rule for rule in rules_for(scores) if rule.letter]
-    claimed = letters(evidence) if evidence is not None else {}
-    places = np.ndindex(scores.n_layers, scores.n_heads)
-    return [_traits_of(scores, layer, head, rules, claimed.get((layer, head), [])) for layer, head in places]
+    rules = rules_for(scores)
+    return [
+        HeadTraits(layer, head, roles.of(layer, head), _nearest(scores, layer, head, rules))
+        for layer, head in np.ndindex(scores.n_layers, scores.n_heads)
+    ]
 
 
-def findings(scores: ScoreTable, evidence: Evidence | None = None) -> list[Finding]:
+def findings(scores: ScoreTable, evidence: Evidence | None = None, roles: Roles | None = None) -> list[Finding]:
     """What evidence shows of syntax and coreference, in up to four sentences; then what passes a threshold in the order
     of RULES, then the nearest misses. From rules come three to six, fewer beside sentences from evidence.
     """
     claimed = [_claimed(row) for row in told(evidence)] if evidence is not None else []
     rules = rules_for(scores)
+    roles = roles or roles_of(scores, evidence)
     if not rules:
         nothing = Finding(("No finding: the table holds none of the scores that the rules read.",))
         return claimed or [nothing]
-    hits = [rule for rule in rules if _holding(scores, rule)]
+    hits = [rule for rule in rules if roles.heads(rule.id)]
     misses = sorted(set(rules) - set(hits), key=lambda rule: (_distance(scores, rule), rules.index(rule)))
     opening = [] if hits else [Finding((f"No head passes any threshold of the {amount(len(rules), 'rule')}.",))]
     room = max(MOST_SENTENCES - len(claimed), FEWEST_SENTENCES)
-    sentences = claimed + opening + [_hit(scores, rule) for rule in hits[:room]]
+    sentences = claimed + opening + [_hit(scores, rule, roles) for rule in hits[:room]]
     missing = max(FEWEST_SENTENCES - len(sentences), 0)
     return sentences + [_miss(scores, rule) for rule in misses[:missing]]
 
@@ -103,23 +104,21 @@ def _claimed(row: MetricEvidence) -> Finding:
     return Finding((head, sentence(row)), passes=True, evidence=row)
 
 
-def _traits_of(scores: ScoreTable, layer: int, head: int, rules: list[Rule], claimed: list[Held]) -> HeadTraits:
+def _nearest(scores: ScoreTable, layer: int, head: int, rules: Sequence[Rule]) -> Reading | None:
     measured = [rule.read(scores, layer, head) for rule in rules]
-    defined = [trait for trait in measured if np.isfinite(trait.score.value)]
-    ahead = [trait.held for trait in defined if trait.holds and trait.rule.precedes_claims]
-    behind = [trait.held for trait in defined if trait.holds and not trait.rule.precedes_claims]
-    nearest = max(defined, key=lambda trait: (trait.meets_conditions, trait.nearness), default=None)
-    return HeadTraits(layer, head, (*ahead, *claimed, *behind), nearest)
+    defined = [reading for reading in measured if np.isfinite(reading.score.value)]
+    return max(defined, key=lambda reading: (reading.meets_conditions, reading.nearness), default=None)
 
 
-def _ranked(scores: ScoreTable, rule: Rule) -> list[Trait]:
+def _ranked(scores: ScoreTable, rule: Rule) -> list[Reading]:
     """The rule read for all heads, those that meet its conditions first, and of them the best."""
     heads = scores.best(rule.metric, scores.n_layers * scores.n_heads, smallest=rule.is_below)
     return sorted((rule.read(scores, head.layer, head.head) for head in heads), key=lambda t: not t.meets_conditions)
 
 
-def _holding(scores: ScoreTable, rule: Rule) -> list[Trait]:
-    return [trait for trait in _ranked(scores, rule) if trait.holds]
+def _holding(scores: ScoreTable, rule: Rule, roles: Roles) -> list[Reading]:
+    holders = {one.name for one in roles.heads(rule.id)}
+    return [reading for reading in _ranked(scores, rule) if reading.score.name in holders]
 
 
 def _distance(scores: ScoreTable, rule: Rule) -> tuple[bool, float]:
@@ -128,21 +127,21 @@ def _distance(scores: ScoreTable, rule: Rule) -> tuple[bool, float]:
     return not best.meets_conditions, -best.nearness
 
 
-def _hit(scores: ScoreTable, rule: Rule) -> Finding:
-    holding = _holding(scores, rule)
+def _hit(scores: ScoreTable, rule: Rule, roles: Roles) -> Finding:
+    holding = _holding(scores, rule, roles)
     count = len(holding)
     first, *others = holding[:NAMED_HEADS]
-    value = _short(first.score.value)
+    value = rule.number(first.score.value, digits=2)
     parts: list[str | HeadScore] = [first.score, f" {rule.claim}: {value} {rule.measure}{first.beside()}"]
-    for place, trait in enumerate(others):
+    for place, reading in enumerate(others):
         joint = ("; so does " if count == 2 else "; so do ") if place == 0 else _joint(place, others, count)
-        parts += [joint, trait.score, f" ({_short(trait.score.value)})"]
+        parts += [joint, reading.score, f" ({rule.number(reading.score.value, digits=2)})"]
     if count > NAMED_HEADS:
         parts.append(f" and {count - NAMED_HEADS} more")
     return Finding((*parts, "."), rule, passes=True)
 
 
-def _joint(place: int, others: list[Trait], count: int) -> str:
+def _joint(place: int, others: list[Reading], count: int) -> str:
     is_last_of_all = place == len(others) - 1 and count <= NAMED_HEADS
     return " and " if is_last_of_all else ", "
 
@@ -153,18 +152,18 @@ def _miss(scores: ScoreTable, rule: Rule) -> Finding:
         return Finding((f"No head {rule.claim} with {rule.gloss}.",), rule)
     score = best.score
     # three decimals: with two, a near miss would print as the threshold itself
-    text = f" comes nearest with {number(score.value, 'share')}{best.beside(digits=3)}"
+    text = f" comes nearest with {rule.number(score.value)}{best.beside(digits=3)}"
     if rule.passes(score.value):
         text += f", but its interval {_reach(best)}"
     return Finding((f"No head {rule.claim} with {rule.gloss}; ", score, f"{text}."), rule)
 
 
-def _reach(trait: Trait) -> str:
-    low = trait.score.low
+def _reach(reading: Reading) -> str:
+    low = reading.score.low
     if not low >= 0:
         return "is not known"
-    wanted = f", not above {_short(trait.floor or 0.0)}, twice its control or chance" if trait.rule.control else ""
-    return f"reaches down to {number(low, 'share')}{wanted}"
+    wanted = f", not above {_short(reading.floor or 0.0)}, twice its control or chance" if reading.rule.control else ""
+    return f"reaches down to {reading.rule.number(low)}{wanted}"
 
 
 def _short(value: float) -> str:

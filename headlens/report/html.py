@@ -16,16 +16,17 @@ from headlens.evidence_table import VERDICTS, Evidence
 from headlens.files import atomic_write
 from headlens.numbers import NOT_DEFINED, number
 from headlens.report import behaviour, facts
-from headlens.report.claims import KINDS
-from headlens.report.evidence_rows import SYNTAX, Controls, rival_words, rivals_of, strongest
+from headlens.report.evidence_rows import Controls, rivals_of
 from headlens.report.facts import Provenance
 from headlens.report.figures import sparkline
-from headlens.report.findings import RULES, Finding, HeadTraits, findings, head_traits, rules_for
+from headlens.report.findings import Finding, HeadTraits, findings, head_traits
 from headlens.report.further import KEYS, further
 from headlens.report.sections import figure_of, notable
 from headlens.report.themes import themes
+from headlens.roles import Roles, roles_of, rules_for
+from headlens.roles.catalogue import RULES
 from headlens.scores import SCHEMA, Metric, ScoreTable
-from headlens.wording import family_of
+from headlens.wording import SYNTAX, family_of, rival_words
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from headlens.behaviour.similarity import Similarity
 
 _SUMMARY_MAPS = 3
+_NAMED = 3  # roles of a head that are told when a cell of the map is pointed at
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ def render_report(
     """
     checked = facts.selfcheck(provenance)
     may_claim = checked is None or checked[0]
-    traits = head_traits(scores, evidence) if may_claim else []
+    roles = roles_of(scores, evidence)
+    traits = head_traits(scores, roles) if may_claim else []
     found = further(provenance)
     return (
         _environment()
@@ -75,7 +78,7 @@ def render_report(
             agreement=behaviour.agreement_line(provenance) if may_claim else "",
             layers=[traits[start : start + scores.n_heads] for start in range(0, len(traits), scores.n_heads)],
             linked={head.name for head in traits},
-            legend=_legend(scores, evidence, traits),
+            legend=_legend(roles if may_claim else None),
             plain_heads=sum(not head.held and head.nearest is not None for head in traits),
             themes=themes(scores, evidence if may_claim else None, found, provenance if may_claim else {}, similarity),
             rules=RULES,
@@ -149,36 +152,30 @@ def _findings_with_pictures(scores: ScoreTable, evidence: Evidence | None) -> li
         if head is None or finding.metric not in scores or not np.isfinite(scores[finding.metric]).any():
             return None
         row = finding.evidence
-        rival = row.baselines[name].held_out if row is not None and (name := strongest(row)) else np.nan
+        rival = row.baselines[row.rival].held_out if row is not None and row.rival else np.nan
         return Markup(sparkline(scores[finding.metric], head.value, head.chance, rival=rival))
 
     return [(finding, picture(finding)) for finding in findings(scores, evidence)]
 
 
 def _cell_title(head: HeadTraits) -> str:
-    """All traits of a head with their numbers; without any, the one that it comes nearest to."""
+    """All roles of a head with their evidence; without any, the one that it comes nearest to."""
     if head.held:
-        return f"{head.name}: {', '.join(held.words for held in head.held)}"
+        more = f" and {len(head.held) - _NAMED} more" if len(head.held) > _NAMED else ""
+        return f"{head.name}: {'; '.join(one.sentence for one in head.held[:_NAMED])}{more}"
     if head.nearest is None:
         return f"{head.name}: {NOT_DEFINED}"
-    threshold = number(head.nearest.rule.threshold, "share", digits=2)
-    return f"{head.name}: no trait; nearest {head.nearest.words}, threshold {threshold}"
+    rule = head.nearest.rule
+    return f"{head.name}: no role; nearest {head.nearest.words}, threshold {rule.number(rule.threshold, digits=2)}"
 
 
-def _legend(scores: ScoreTable, evidence: Evidence | None, traits: Sequence[HeadTraits]) -> list[_Legend]:
-    families = {family_of(row.metric) for row in evidence.metrics} if evidence is not None else set()
-    kinds = [kind for kind in KINDS if families & set(kind.families)]
-    rules = [rule for rule in rules_for(scores) if rule.letter]
-    claimed = [(kind.letter, kind.trait, kind.colour, kind.gloss) for kind in kinds]
-    ahead, behind = (
-        [(rule.letter, rule.trait, rule.colour, rule.gloss) for rule in rules if rule.precedes_claims is is_ahead]
-        for is_ahead in (True, False)
-    )
-
-    def heads(letter: str) -> list[str]:
-        return [head.name for head in traits if any(held.letter == letter for held in head.held)]
-
-    return [_Legend(*entry, heads=heads(entry[0])) for entry in (*ahead, *claimed, *behind)]
+def _legend(roles: Roles | None) -> list[_Legend]:
+    if roles is None:
+        return []
+    return [
+        _Legend(role.letter, role.title, f"t-{role.kind}", role.gloss, [one.name for one in roles.heads(role.id)])
+        for role in roles.asked
+    ]
 
 
 def _methods(scores: ScoreTable, evidence: Evidence | None) -> set[str]:

@@ -14,11 +14,9 @@ from headlens.evidence_table import ABOVE, INFORMED, SLIGHT, Evidence, RelationE
 from headlens.numbers import interval, signed
 from headlens.report.behaviour import pairs_table, reasons, repetition_table, retrieval_line
 from headlens.report.evidence_rows import (
-    SYNTAX,
     Table,
     coreference_table,
     directions_table,
-    gain,
     pronouns_table,
     relations_table,
 )
@@ -27,7 +25,7 @@ from headlens.report.further import Further
 from headlens.report.sections import Section, section_of
 from headlens.report.similar import clusters_table, map_of_heads, similarity_line
 from headlens.scores import HeadScore, Metric, ScoreTable
-from headlens.wording import ALL, family_of, is_subtype, title_of
+from headlens.wording import ALL, SYNTAX, family_of, is_subtype, title_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -201,7 +199,7 @@ def drawn_relations(scores: ScoreTable, evidence: Evidence | None) -> list[str]:
 
 
 def _rank(row: RelationEvidence) -> tuple[int, float]:
-    return _DRAWN.index(row.verdict), -gain(row)
+    return _DRAWN.index(row.verdict), -row.gain
 
 
 def _is_plain(relation: str) -> bool:

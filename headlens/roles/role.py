@@ -20,7 +20,7 @@ class Role:
     letter: str  # on the head map
     title: str  # "previous token"
     kind: str  # of one kind share a colour: position, punctuation, sink, broad, coreference, syntax, phrase, repetition
-    rank: int  # the lower, the more specific (METHODS: learnt from content before syntax before position before sinks)
+    rank: int  # the lower, the more specific; see catalogue
     gloss: str  # what it takes, in one line
     source: str
 
@@ -59,10 +59,12 @@ class HeadRole:
         return head_name(self.layer, self.head)
 
     @property
-    def precedence(self) -> tuple[bool, bool, float, int]:
+    def precedence(self) -> tuple[bool, bool, float, int, float]:
         """For sorting roles of one head, the one to show first: no mere rest, firm, most in excess, most specific."""
         excess = 0.0 if np.isnan(self.excess) else min(self.excess, MOST_ERRORS)
-        return self.role.is_rest, not self.is_firm, -excess, self.role.rank
+        gain = 0.0 if np.isnan(self.null) else self.value - self.null
+        # rounded, or errors of the last digit would decide
+        return self.role.is_rest, not self.is_firm, -round(excess, 6), self.role.rank, -round(gain, 6)
 
 
 def excess_of(value: float, null: float, low: float, high: float, *, is_below: bool = False) -> float:

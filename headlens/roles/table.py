@@ -12,6 +12,8 @@ from headlens.roles.role import HeadRole, Role
 if TYPE_CHECKING:
     import pandas as pd
 
+PATTERN_CLASSES = ("heterogeneous", "vertical", "diagonal", "vertical and diagonal")
+
 
 @dataclass(frozen=True)
 class Roles:
@@ -52,6 +54,15 @@ class Roles:
             if one.role.id == role:
                 best.setdefault((one.layer, one.head), one)
         return sorted(best.values(), key=lambda one: (not one.is_firm, -one.excess, one.layer, one.head))
+
+    def pattern_class(self, layer: int, head: int) -> str:
+        """One of PATTERN_CLASSES, from the roles of the head: the classes of Kovaleva et al. 2019, section 4.1.
+
+        Their block pattern, attention within one of two joined texts, is not told apart: inputs here are single texts.
+        """
+        kinds = {one.role.kind for one in self.of(layer, head)}
+        is_vertical, is_diagonal = bool(kinds & {"sink", "punctuation"}), "position" in kinds
+        return PATTERN_CLASSES[2 * is_diagonal + is_vertical]
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each role of each head and metric."""
