@@ -119,6 +119,10 @@ class ScoreTable:
     def names(self) -> tuple[str, ...]:
         return tuple(metric.name for metric in self.metrics)
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
     @property
     def n_layers(self) -> int:
         return self.values.shape[1]
@@ -134,7 +138,7 @@ class ScoreTable:
         return int(np.isfinite(self.values).any(axis=0).sum())
 
     def __contains__(self, metric: object) -> bool:
-        return metric in self.names
+        return metric in self._places
 
     def __iter__(self) -> Iterator[Metric]:
         return iter(self.metrics)
@@ -145,11 +149,11 @@ class ScoreTable:
 
     def index(self, metric: str) -> int:
         """Place of a metric on the first axis of the arrays."""
-        if metric not in self.names:
+        if metric not in self._places:
             close = difflib.get_close_matches(metric, self.names, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(self.names)}."
             raise OutputError(f"The table has no metric {metric!r}; {hint}")
-        return self.names.index(metric)
+        return self._places[metric]
 
     def score(self, metric: str, layer: int, head: int) -> HeadScore:
         if not (0 <= layer < self.n_layers and 0 <= head < self.n_heads):

@@ -235,13 +235,28 @@ def test_numbers_that_decide_are_those_of_the_analyzer() -> None:
 def test_excess_is_counted_in_standard_errors(
     value: float, null: float, low: float, high: float, expected: float
 ) -> None:
-    assert excess_of(value, null, low, high) == pytest.approx(expected, abs=1e-12)
-    assert excess_of(-value, -null, -high, -low, is_below=True) == pytest.approx(expected, abs=1e-12)
+    numbers = np.array([value, null, low, high])[:, None]
+    assert excess_of(*numbers) == pytest.approx(expected, abs=1e-12)
+    assert excess_of(*-numbers[[0, 1, 3, 2]], is_below=True) == pytest.approx(expected, abs=1e-12)
 
 
 def test_without_an_interval_or_a_null_there_is_no_excess() -> None:
-    assert np.isnan(excess_of(0.7, 0.4, NAN, NAN))
-    assert np.isnan(excess_of(0.7, NAN, 0.6, 0.8))
+    assert np.isnan(excess_of(*np.array([[0.7], [0.4], [NAN], [NAN]])))
+    assert np.isnan(excess_of(*np.array([[0.7], [NAN], [0.6], [0.8]])))
+
+
+@pytest.mark.parametrize(
+    ("values", "null", "name"),
+    [
+        ({"induction": 0.6}, 0.014, "chance"),
+        ({"induction": 0.6, "induction_control": 0.2}, 0.2, "the same offset in unrepeated tokens"),
+        ({"induction": 0.6, "induction_control": 0.001}, 0.014, "chance"),
+        ({"induction": 0.6, "induction_control": NAN}, 0.014, "chance"),
+    ],
+)
+def test_the_null_is_the_larger_of_chance_and_control(values: dict[str, float], null: float, name: str) -> None:
+    (role,) = roles_of(of_head(**values)).of(*HEAD)
+    assert (role.null, role.null_name) == (null, name)
 
 
 def reaching(scores: ScoreTable, **widths: float) -> ScoreTable:

@@ -15,10 +15,10 @@ import numpy as np
 from headlens.evidence_table import Evidence
 from headlens.roles.catalogue import CLAIMS, RULES, claim_of
 from headlens.roles.claims import roles_from
-from headlens.roles.role import HeadRole, Role
+from headlens.roles.role import HeadRole, Role, excess_of
 from headlens.roles.rules import Reading, Rule
 from headlens.roles.table import Roles
-from headlens.scores import ScoreTable
+from headlens.scores import Floats, ScoreTable
 from headlens.significance import benjamini_hochberg
 
 __all__ = ["HeadRole", "Reading", "Role", "Roles", "Rule", "roles_of", "rules_for"]
@@ -56,12 +56,21 @@ ALPHA = 0.05
 def _from_rules(scores: ScoreTable, rules: tuple[Rule, ...]) -> Iterator[HeadRole]:
     from scipy.special import ndtr
 
-    heads = list(np.ndindex(scores.n_layers, scores.n_heads))
-    readings = [rule.read(scores, layer, head) for rule in rules for layer, head in heads]
-    q = benjamini_hochberg(ndtr(-np.array([reading.excess for reading in readings], dtype=np.float64)))
-    for reading, of_reading in zip(readings, q, strict=True):
-        if reading.holds and not of_reading >= ALPHA:
-            yield reading.head_role(float(of_reading))
+    if not rules:
+        return
+    nulls = np.stack([rule.nulls(scores) for rule in rules])
+    excess = np.stack([_excess(rule, scores, null) for rule, null in zip(rules, nulls, strict=True)])
+    q = benjamini_hochberg(ndtr(-excess))
+    for place, rule in enumerate(rules):
+        for layer, head in rule.passing(scores[rule.metric]):
+            reading, here = rule.read(scores, layer, head), (place, layer, head)
+            if reading.holds and not q[here] >= ALPHA:
+                yield reading.head_role(null=float(nulls[here]), excess=float(excess[here]), q=float(q[here]))
+
+
+def _excess(rule: Rule, scores: ScoreTable, null: Floats) -> Floats:
+    place = scores.index(rule.metric)
+    return excess_of(scores[rule.metric], null, scores.low[place], scores.high[place], is_below=rule.is_below)
 
 
 def _cls_comes_first(scores: ScoreTable) -> bool:

@@ -47,7 +47,7 @@ def _confirmed(row: MetricEvidence) -> HeadRole:
         chance=row.chance,
         null=null,
         null_name=name,
-        excess=excess_of(row.held_out - null, 0.0, low, high),
+        excess=_excess(row.held_out - null, 0.0, low, high),
         q=row.q,
         support=float(row.decisions),
         is_firm=True,
@@ -76,7 +76,7 @@ def _singled_out(claim: Claim, row: MetricEvidence, scores: ScoreTable) -> HeadR
         chance=row.chance,
         null=null,
         null_name=name,
-        excess=excess_of(claim.value, null, low, high),
+        excess=_excess(claim.value, null, low, high),
         q=claim.q,
         support=float(row.decisions),
         is_firm=False,
@@ -85,6 +85,10 @@ def _singled_out(claim: Claim, row: MetricEvidence, scores: ScoreTable) -> HeadR
             f"documents that it was found on; {name} {_percent(null)}"
         ),
     )
+
+
+def _excess(*numbers: float) -> float:
+    return float(excess_of(*(np.array(number) for number in numbers)))
 
 
 def _percent(value: float) -> str:

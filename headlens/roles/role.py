@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headlens.scores import head_name
+from headlens.scores import Floats, head_name
 
 MOST_ERRORS = 10.0  # standard errors; an excess beyond tells how much text there was, not how well the role fits
 _REACH = 2 * 1.959964  # standard errors from end to end of a 95% interval
@@ -67,15 +67,12 @@ class HeadRole:
         return self.role.is_rest, not self.is_firm, -round(excess, 6), self.role.rank, -round(gain, 6)
 
 
-def excess_of(value: float, null: float, low: float, high: float, *, is_below: bool = False) -> float:
-    """How many standard errors a value lies beyond its null; the standard error is that of a 95% interval, NaN if none.
+def excess_of(value: Floats, null: Floats, low: Floats, high: Floats, *, is_below: bool = False) -> Floats:
+    """How many standard errors values lie beyond their null; the standard error is that of a 95% interval, NaN if none.
 
     An interval of no width, as of a head that is right always, makes the excess as large as it counts.
     """
-    gap = (null - value) if is_below else (value - null)
-    width = (high - low) / _REACH
-    if np.isnan(gap) or np.isnan(width):
-        return float("nan")
-    if width == 0:
-        return float(np.sign(gap) * MOST_ERRORS)
-    return float(gap / width)
+    gap = np.where(is_below, null - value, value - null)
+    error = (np.asarray(high) - low) / _REACH
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, np.sign(gap) * MOST_ERRORS, gap / error)

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 from headlens.numbers import number
-from headlens.roles.role import HeadRole, Role, excess_of
-from headlens.scores import HeadScore, ScoreTable, Unit
+from headlens.roles.role import HeadRole, Role
+from headlens.scores import Floats, HeadScore, ScoreTable, Unit
 
 CLEARLY = 2.0  # times the control and chance: our choice
 LEAST_SUPPORT = 30  # rows or decisions that a score must rest on, as for evidence
@@ -68,9 +68,7 @@ class Rule:
     unit: Unit = "share"
     is_below: bool = False
     floor: float | None = None  # the whole interval must lie above it, too: what a head gets without the role
-    control: str = (
-        ""  # where there is nothing of the kind to see: the whole interval must lie CLEARLY above it and chance
-    )
+    control: str = ""  # a score without the thing looked for: the interval must lie CLEARLY above it and chance
     control_name: str = ""  # "unrepeated tokens"
     also: tuple[Condition, ...] = ()  # all must hold, too
     has_null: bool = True  # uniform attention is as broad as can be, so it is no null of broad heads
@@ -92,6 +90,11 @@ class Rule:
     def passes(self, value: float) -> bool:
         return value < self.threshold if self.is_below else value > self.threshold
 
+    def passing(self, values: Floats) -> list[tuple[int, int]]:
+        """(layer, head) of the values [layer, head] that pass."""
+        places = np.argwhere(values < self.threshold if self.is_below else values > self.threshold)
+        return [(layer, head) for layer, head in places.tolist()]
+
     def nearness(self, value: float) -> float:
         """How near a value is to the threshold, 1 at the threshold, more beyond it."""
         if not self.is_below:
@@ -103,6 +106,14 @@ class Rule:
         """The score is in the table and defined for at least one head, and so are those of conditions that need one."""
         needed = [self.metric, *(condition.metric for condition in self.also if not condition.if_unknown)]
         return all(metric in scores and bool(np.isfinite(scores[metric]).any()) for metric in needed)
+
+    def nulls(self, scores: ScoreTable) -> Floats:
+        """[layer, head]: what each head would have without the role, NaN where that is not known."""
+        values = scores[self.metric]
+        if self.floor is not None:
+            return np.full(values.shape, self.floor)
+        chance = np.full(values.shape, scores.chance[scores.index(self.metric)] if self.has_null else np.nan)
+        return np.fmax(chance, scores[self.control]) if self.control in scores else chance
 
     def read(self, scores: ScoreTable, layer: int, head: int) -> Reading:
         """What the scores of one head say."""
@@ -144,21 +155,6 @@ class Reading:
         return float(CLEARLY * np.nanmax([0.0, control, self.score.chance]))
 
     @property
-    def null(self) -> tuple[float, str]:
-        """What the head would have without the role, and what that is; NaN where it is not known."""
-        if self.rule.floor is not None:
-            return self.rule.floor, "a fixed offset"
-        chance = self.score.chance if self.rule.has_null else np.nan
-        if self.control is not None and not self.control.value < chance:
-            return self.control.value, self.rule.control_name
-        return chance, "chance"
-
-    @property
-    def excess(self) -> float:
-        low, high = self.score.low, self.score.high
-        return excess_of(self.score.value, self.null[0], low, high, is_below=self.rule.is_below)
-
-    @property
     def is_firm(self) -> bool:
         """The whole interval lies beyond the threshold, not the value alone, and so do those of the conditions."""
         if not self.rule.has_interval:
@@ -185,8 +181,8 @@ class Reading:
             told += [] if score is None else [f"{condition.words} {number(score.value, 'share', digits=digits)}"]
         return f" ({'; '.join(told)})" if told else ""
 
-    def head_role(self, q: float) -> HeadRole:
-        score, (null, null_name) = self.score, self.null
+    def head_role(self, *, null: float, excess: float, q: float) -> HeadRole:
+        score = self.score
         value = self.rule.number(score.value, digits=2)
         reach = ""
         if np.isfinite([score.low, score.high]).all():
@@ -202,13 +198,20 @@ class Reading:
             high=score.high,
             chance=score.chance,
             null=null,
-            null_name=null_name if np.isfinite(null) else "",
-            excess=self.excess,
+            null_name=self._null_name(null),
+            excess=excess,
             q=q,
             support=score.support,
             is_firm=self.is_firm,
             sentence=f"{self.rule.claim}: {value}{reach} {self.rule.measure}{self._opponents()}",
         )
+
+    def _null_name(self, null: float) -> str:
+        if np.isnan(null):
+            return ""
+        if self.rule.floor is not None:
+            return "a fixed offset"
+        return self.rule.control_name if self.control is not None and null == self.control.value else "chance"
 
     def _opponents(self) -> str:
         told = self.beside()
