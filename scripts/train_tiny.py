@@ -294,7 +294,7 @@ class Recipe:
 
 RECIPES = {
     "tiny-gpt2": Recipe(gpt2_tokenizer, _gpt2, evaluate_gpt2, learning_rate=3e-3, steps=4000),
-    "tiny-bert": Recipe(bert_tokenizer, _bert, evaluate_bert, learning_rate=2e-3, steps=8000),
+    "tiny-bert": Recipe(bert_tokenizer, _bert, evaluate_bert, learning_rate=2e-3, steps=5600),
 }
 
 
