@@ -48,12 +48,12 @@ class Roles:
         return next(iter(self.of(layer, head)), None)
 
     def heads(self, role: str) -> list[HeadRole]:
-        """Who has a role, by its id: the firm ones first, and of these the largest value; of a head its best metric."""
+        """Who has a role, by its id: the firm ones first, then those most in excess; of a head its best metric."""
         best: dict[tuple[int, int], HeadRole] = {}
         for one in self:
             if one.role.id == role:
                 best.setdefault((one.layer, one.head), one)
-        return sorted(best.values(), key=lambda one: (not one.is_firm, -one.excess, one.layer, one.head))
+        return sorted(best.values(), key=lambda one: (one.precedence[1:], one.layer, one.head))
 
     def pattern_class(self, layer: int, head: int) -> str:
         """One of PATTERN_CLASSES, from the roles of the head: the classes of Kovaleva et al. 2019, section 4.1.
