@@ -1,0 +1,208 @@
+"""The page of a comparison: self-contained, readable without network, scripts and colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from headlens.comparison import Comparison, Pair, Side, strength
+from headlens.files import Write
+from headlens.numbers import amount, count
+from headlens.report import facts
+from headlens.report.compare_rows import (
+    EvidenceRow,
+    HeadRow,
+    RoleRow,
+    ScoreRow,
+    evidence_rows,
+    head_rows,
+    role_rows,
+    score_rows,
+)
+from headlens.report.compare_words import is_reliable, notices, sentences, tally
+from headlens.roles.role import HeadRole, Role
+from headlens.scores import head_name
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+MARKS: dict[str, str] = {"kept": "●", "moved": "▲", "lost": "✕", "gained": "+"}
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A head on a map of roles."""
+
+    name: str
+    role: Role | None
+    is_firm: bool
+    mark: str  # what became of it: "+", "✕", or nothing
+    is_gone: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class _Part:
+    """All that the page says of one pair."""
+
+    pair: Pair
+    letters: tuple[str, str]
+    is_by_head: bool
+    is_reliable: bool
+    notices: list[str]
+    sentences: list[str]
+    fates: list[tuple[int, str, str]]  # count, mark, word
+    maps: list[tuple[str, list[list[_Cell]]]]
+    legend: list[Role]
+    roles: list[RoleRow]
+    changed: list[HeadRow]
+    kept: list[HeadRow]
+    scores: list[ScoreRow]
+    total: str
+    evidence: list[EvidenceRow]
+
+
+def comparison_writers(comparison: Comparison) -> dict[str, Write]:
+    """What writes the page and the two tables, by file name; hand them to `files.write_together`."""
+    page = render_comparison(comparison).encode("utf-8", "replace")
+    scores, roles = comparison.to_frame(), comparison.roles_frame()
+    return {
+        "comparison.html": lambda path: path.write_bytes(page),
+        "comparison.csv": lambda path: scores.to_csv(path, index=False, lineterminator="\n"),
+        "roles.csv": lambda path: roles.to_csv(path, index=False, lineterminator="\n"),
+    }
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """The whole page as HTML: for each pair what changed in short, maps, roles, heads and scores.
+
+    After a failed self-check of a side its roles are not shown.
+    """
+    letters = [_LETTERS[place] if place < len(_LETTERS) else f"#{place + 1}" for place in range(len(comparison.sides))]
+    return (
+        _environment()
+        .get_template("compare.html.j2")
+        .render(
+            title=_title(comparison),
+            version=facts.at(comparison.sides[0].provenance, "headlens"),
+            sides=[(letter, side, _about(side)) for letter, side in zip(letters, comparison.sides, strict=True)],
+            parts=[
+                _part(pair, (letters[0], letter)) for pair, letter in zip(comparison.pairs, letters[1:], strict=True)
+            ],
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("headlens.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(MARKS=MARKS, count=count, amount=amount)
+    return environment
+
+
+def _title(comparison: Comparison) -> str:
+    first, *others = (side.name for side in comparison.sides)
+    return f"{first} and {others[0]} compared" if len(others) == 1 else f"{first} compared with {len(others)} others"
+
+
+def _about(side: Side) -> str:
+    told = dict(facts.header_facts(side.scores, side.provenance))
+    lines = [told[term] for term in ("Model", "Corpus", "Date") if term in told]
+    if check := facts.selfcheck(side.provenance):
+        lines.append(f"self-check {check[1]}")
+    return " · ".join(lines)
+
+
+def _part(pair: Pair, letters: tuple[str, str]) -> _Part:
+    may_claim = is_reliable(pair)
+    heads = head_rows(pair) if may_claim else []
+    beyond, every, chance = tally(pair)
+    return _Part(
+        pair=pair,
+        letters=letters,
+        is_by_head=pair.differences is not None,
+        is_reliable=may_claim,
+        notices=notices(pair),
+        sentences=sentences(pair),
+        fates=list(_fates(pair)) if may_claim else [],
+        maps=_maps(pair, letters) if may_claim and pair.differences is not None else [],
+        legend=_legend(pair),
+        roles=role_rows(pair) if may_claim else [],
+        changed=[row for row in heads if row.one.fate != "kept"],
+        kept=[row for row in heads if row.one.fate == "kept"],
+        scores=score_rows(pair),
+        total=f"{beyond:,} of {every:,} (by chance about {count(round(chance))})" if every else "",
+        evidence=evidence_rows(pair) if may_claim else [],
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- roles
+
+
+def _fates(pair: Pair) -> Iterator[tuple[int, str, str]]:
+    if pair.differences is None:
+        return
+    for fate, mark in MARKS.items():
+        yield sum(change.fate == fate for change in pair.roles), mark, fate
+    for places, side, word in ((pair.removed, pair.before, "removed"), (pair.added, pair.after, "added")):
+        if places:
+            yield len(places), "", f"of {amount(side.scores.n_present, 'head')} {word}"
+
+
+def _maps(pair: Pair, letters: tuple[str, str]) -> list[tuple[str, list[list[_Cell]]]]:
+    layers, heads = pair.before.shape
+    return [
+        (
+            f"{letter}: {side.name}",
+            [[_cell(pair, layer, head, is_after=is_after) for head in range(heads)] for layer in range(layers)],
+        )
+        for letter, side, is_after in zip(letters, (pair.before, pair.after), (False, True), strict=True)
+    ]
+
+
+def _cell(pair: Pair, layer: int, head: int, *, is_after: bool) -> _Cell:
+    there = pair.after if is_after else pair.before
+    was, now = (_held(pair, side, layer, head) for side in (pair.before, pair.after))
+    held = now if is_after else was
+    label, mark = next(iter(held.values()), None), ""
+    is_gone = not there.present[layer, head]
+    words = "absent" if is_gone else ", ".join(f"{one.role.title} ({strength(one)})" for one in held.values())
+    if is_after and not is_gone and was and not now:
+        label, mark = next(iter(was.values())), "✕"
+        words = f"no role; before {label.role.title}"
+    elif is_after and label is not None and label.role.id not in was:
+        mark = "+"
+    name = head_name(layer, head)
+    return _Cell(
+        name,
+        label.role if label else None,
+        is_firm=label is not None and label.is_firm,
+        mark=mark,
+        is_gone=is_gone,
+        title=f"{name}: {words or 'no role'}",
+    )
+
+
+def _held(pair: Pair, side: Side, layer: int, head: int) -> dict[str, HeadRole]:
+    """Roles of a head by their id, of those that both sides were asked for; its label first."""
+    asked = {change.role.id for change in pair.roles}
+    held: dict[str, HeadRole] = {}
+    for one in side.roles.of(layer, head):
+        if one.role.id in asked:
+            held.setdefault(one.role.id, one)
+    return held
+
+
+def _legend(pair: Pair) -> list[Role]:
+    return [change.role for change in pair.roles if change.fate is not None]
