@@ -26,6 +26,7 @@ from headlens.errors import CaptureError, CorpusError, UnsupportedModel
 from headlens.evidence_table import Evidence
 from headlens.further import Further, analyze_further
 from headlens.models import LoadedModel, facts_of, head_counts, load_model, network_of
+from headlens.on_roles import on_roles
 from headlens.passes import read_text, read_words, scorers_of_tokens
 from headlens.provenance import (
     circumstances,
@@ -39,6 +40,7 @@ from headlens.provenance import (
 )
 from headlens.records import Batch
 from headlens.results import Profile
+from headlens.roles import roles_of
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
 
@@ -102,7 +104,8 @@ def profile(
         random weights; greedy ensembles of up to four heads; a dependency probe made of nothing but attention.
     parts
         What to score beside position, surface and what is annotated; of behaviour.PARTS. The usual ones are all but
-        "retrieval". A part that this model cannot be asked for is left out with a note.
+        "retrieval" and "ablation", which takes heads out to see whether the model uses them. A part that this model
+        cannot be asked for is left out with a note.
 
     Raises
     ------
@@ -143,7 +146,10 @@ def profile(
         agreement, notes = agreement_of_claims(loaded, read, found.evidence, seed=seed, say=say)
         beside.facts |= agreement
         beside.notes += notes
+    scores = ScoreTable.joined([found.scores, *beside.tables])
     clock.lap("behaviour")
+    shown = on_roles(loaded, read, found.batches, roles_of(scores, found.evidence), request.parts, seed=seed, say=say)
+    clock.lap("examples")
     provenance = {
         **circumstances(loaded.name, corpus, seed),
         "model": {**loaded.provenance, "is_causal": is_causal},
@@ -159,10 +165,10 @@ def profile(
         "selfcheck": check.to_dict(),
         **found.further,
         **beside.facts,
-        "notes": [*notes_on_corpus(read), *found.notes, *beside.notes, *notes_on_model(loaded)],
+        **shown.facts,
+        "notes": [*notes_on_corpus(read), *found.notes, *beside.notes, *shown.notes, *notes_on_model(loaded)],
     }
-    scores = ScoreTable.joined([found.scores, *beside.tables])
-    return Profile(scores, provenance, found.evidence, beside.similarity)
+    return Profile(scores, provenance, found.evidence, beside.similarity, shown.examples, loaded)
 
 
 @dataclass(frozen=True)

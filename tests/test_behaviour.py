@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from headlens import Profile, profile, texts
 from headlens.behaviour.parts import PARTS, USUAL, chosen_parts
 from headlens.corpora.grammar import read_grammar
+from headlens.effects import Ablation
 from headlens.errors import OutputError
 from headlens.testing import tiny_model
 
@@ -42,8 +43,23 @@ def test_all_parts_have_their_scores(found: Profile) -> None:
 
 def test_usual_parts_are_all_but_retrieval(grammar_tokenizer: PreTrainedTokenizerFast) -> None:
     usual = profile(small(), TEXTS, tokenizer=grammar_tokenizer)
-    assert set(PARTS) - set(USUAL) == {"retrieval"}
+    assert set(PARTS) - set(USUAL) == {"retrieval", "ablation"}
     assert families(usual) == {"position", "surface", "contribution", "repetition", "circuits"}
+
+
+def test_examples_and_ablation_come_after_the_roles(found: Profile) -> None:
+    assert found.examples is not None
+    assert {(example.layer, example.head) for example in found.examples} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    effects = Ablation.from_dict(found.provenance["ablation"]).effects
+    assert {(effect.layer, effect.head) for effect in effects} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_without_their_parts_no_examples_are_looked_for_and_no_head_is_taken_out(
+    grammar_tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    found = profile(small(), TEXTS, tokenizer=grammar_tokenizer, parts=())
+    assert found.examples is None
+    assert "ablation" not in found.provenance
 
 
 @pytest.mark.parametrize("left_out", ["contribution", "repetition", "circuits", "similarity"])

@@ -19,6 +19,7 @@ ORDER = [
     "documents",
     "scores",
     "numbers",
+    "effects",
     "wording",
     "records",
     "attention",
@@ -54,8 +55,17 @@ ORDER = [
     "passes",
     "further",
     "roles",
+    "examples",
+    "differences",
+    "comparison",
+    "role_files",
+    "exports",
     "report",
+    "find_examples",
+    "show",
+    "notebook",
     "results",
+    "on_roles",
     "provenance",
     "profiling",
     "collect",
@@ -66,6 +76,7 @@ ORDER = [
 LIGHT = [
     *("errors", "files", "documents", "scores", "corpora", "significance", "report"),
     *("numbers", "wording", "evidence_table", "evidence", "gold", "rivals", "roles"),
+    *("effects", "examples", "differences", "comparison", "role_files", "exports"),
 ]
 HEAVY = {"torch", "transformers"}
 

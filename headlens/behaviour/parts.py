@@ -1,6 +1,7 @@
 """What heads do beside the words of a corpus: on repeated tokens, in their weights, beside each other, with needles.
 
-Every part is asked for by name. A part that a model cannot be asked for is left out with its reason.
+Every part is asked for by name. A part that a model cannot be asked for is left out with its reason. Two parts are not
+run here: contribution and lexical belong to the pass over the corpus, examples and ablation come after the roles.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from headlens.models import LoadedModel, network_of
 from headlens.records import Batch
 from headlens.scores import ScoreTable
 
-PARTS = ("contribution", "lexical", "repetition", "circuits", "similarity", "retrieval")
-USUAL = PARTS[:-1]  # needles take minutes on larger models
+PARTS = ("contribution", "lexical", "repetition", "circuits", "similarity", "examples", "retrieval", "ablation")
+USUAL = PARTS[:-2]  # needles take minutes on larger models, and so does taking out head after head
 _OF_THE_PASS = ("contribution", "lexical")  # summed with the other scores of the corpus
 _PAIRS_TOLD = 10  # of each kind of composition
 
