@@ -138,7 +138,9 @@ class Node:
 
     @property
     def text(self) -> str:
-        parts = [child if isinstance(child, str) else child.text for child in self.children]
+        """What is read: all but scripts."""
+        read = [child for child in self.children if isinstance(child, str) or child.tag != "script"]
+        parts = [child if isinstance(child, str) else child.text for child in read]
         return re.sub(r"\s+", " ", "".join(parts)).strip()
 
 

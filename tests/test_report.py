@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -58,7 +60,8 @@ def large_page(large_html: str) -> Node:
 
 def test_the_head_of_the_page_tells_what_was_run(page: Node) -> None:
     assert page.one("h1").text == "What the 12 heads of Tiny attend to"
-    lines = [(term.text, words.text) for term, words in zip(page.all("dt"), page.all("dd"), strict=True)]
+    about = page.one("dl", class_="meta")
+    lines = [(term.text, words.text) for term, words in zip(about.all("dt"), about.all("dd"), strict=True)]
     assert lines == [
         ("Model", "Tiny, bidirectional, 3 layers × 4 heads, 2 key/value heads a layer, 22,713,216 parameters, float32"),
         ("Corpus", "text.txt, 1 document, 10,158 tokens, 9,031 of them scored"),
@@ -84,7 +87,7 @@ def test_a_table_without_a_finding_says_so_and_names_the_nearest() -> None:
     flat = {"position.mass[-1]": at(0.1, {(1, 2): 0.498}), "position.mass[1]": at(0.2, {}), "surface.sep": at(0.1, {})}
     told = [finding.text for finding in findings(table(flat))]
     assert told == [
-        "No head passes any threshold of the 3 rules.",
+        "No head has a role: none passes a threshold of the 3 rules.",
         "No head attends to the previous token with over .50 of its mass on average; L1H2 comes nearest with .498 "
         "(chance .050).",
         "No head attends to the next token with over .50 of its mass on average; L2H3 comes nearest with .201 "
@@ -105,7 +108,7 @@ def test_the_head_map_has_a_letter_for_each_head(page: Node) -> None:
     grid = page.one("table", class_="map")
     letters = [[cell.text for cell in row.all("td")] for row in grid.one("tbody").all("tr")]
     assert letters == [["·", "·", "P", "·"], ["PB", "B", "·", "N"], ["C", "E", "·", "·"]]
-    titles = {cell.attributes["id"]: cell.attributes["title"] for cell in grid.one("tbody").all("td")}
+    titles = {cell.attributes["id"]: cell.one("a").attributes["title"] for cell in grid.one("tbody").all("td")}
     assert titles["L0H2"] == "L0H2: attends to the previous token: 1.00 [.98, 1.01] of its mass on average (chance .05)"
     assert titles["L1H0"] == (
         "L1H0: attends to the previous token: .71 [.69, .72] of its mass on average (chance .05); attends broadly: .90 "
@@ -122,17 +125,19 @@ def test_a_head_is_outlined_unless_its_whole_interval_passes(page: Node) -> None
     assert tentative == {"L2H1"}  # .61 with an interval from .59
 
 
-def test_the_legend_lists_the_heads_of_every_trait(page: Node) -> None:
-    rows = {row[0]: row[1:] for row in map(cells, page.one("table", class_="counts").one("tbody").all("tr"))}
-    assert rows == {
-        "Pprevious tokenover .50 of its mass on average": ["2", "L0H2, L1H0"],
-        "Nnext tokenover .50 of its mass on average": ["1", "L1H3"],
-        ",commaover .60 of its mass on average": ["0", "none"],
-        "C[CLS]over .60 of its mass on average": ["1", "L2H0"],
-        "E[SEP]over .60 of its mass on average": ["1", "L2H1"],
-        "Bbroadover .85 of the entropy of uniform attention": ["2", "L1H0, L1H1"],
-        "·none of these": ["6", "no score above a threshold, which is no proof that the head does nothing"],
-    }
+def test_the_heads_of_every_role_are_counted_firm_and_tentative(page: Node) -> None:
+    rows = [cells(row) for row in page.one("table", class_="counts").one("tbody").all("tr")]
+    assert rows == [
+        ["Pprevious token", "2", "L0H2, L1H0", "0", ""],
+        ["Nnext token", "1", "L1H3", "0", ""],
+        ["C[CLS]", "1", "L2H0", "0", ""],
+        ["E[SEP]", "0", "", "1", "L2H1"],
+        ["Bbroad", "2", "L1H0, L1H1", "0", ""],
+        ["·no role", "6", "no score beyond a threshold, which is no proof that the head does nothing"],
+    ]
+    assert "Looked for and not found: comma." in page.text
+    glosses = {button.text: button.attributes["title"] for button in page.all("button", class_="role")}
+    assert glosses["Pprevious token"] == "over .50 of its mass on average"
 
 
 def test_every_number_in_the_tables_of_heads_is_that_of_the_scores(scores: ScoreTable, page: Node) -> None:
@@ -200,8 +205,10 @@ def test_what_is_not_defined_is_blank_and_said_so() -> None:
     values = sections["position.mass[-1]"].one("table", class_="values").one("tbody").all("td")
     assert values[5].text == "not defined"
     assert values[5].one("span").attributes["class"] == "vh"  # for those who hear the page; the eye sees a blank
-    gap = next(cell for cell in page.all("td", id="L1H1"))
-    assert gap.attributes["title"] == "L1H1: not defined"
+    gap = page.one("td", id="L1H1")
+    assert gap.attributes["class"] == "gap"
+    assert gap.one("a").attributes["aria-label"] == gap.one("a").attributes["title"] == "L1H1: not defined"
+    assert gap.text == ""
     assert "nan" not in page.text.lower().split()
 
 
@@ -235,21 +242,33 @@ def test_a_very_large_table_renders() -> None:
     )
     page = read(html)
     assert len(page.one("table", class_="map").one("tbody").all("td")) == 48 * 64
-    assert len(page.all("image")) == 2 * 2  # cells and colour bar are pictures: vector cells would be far too many
-    assert page.all("details") == []
+    drawings = page.all("svg", class_="heat")
+    assert len(drawings) == 2
+    assert all(len(drawing.all("path")) < 30 for drawing in drawings)  # one a cell would be far too many
+    assert all(section.all("details") == [] for section in metric_sections(page).values())
 
 
 def test_the_page_reaches_for_nothing_outside(large_html: str, large_page: Node) -> None:
-    assert "http:" not in large_html
-    assert "https:" not in large_html
-    assert "://" not in large_html
+    without_names = large_html.replace("http://www.w3.org/2000/svg", "")  # a name space, never asked for
+    assert "://" not in without_names
     for node in large_page.walk():
         for name in ("src", "href", "xlink:href", "srcset", "data", "action"):
             assert node.attributes.get(name, "#").startswith("#"), node.attributes
     assert re.findall(r"url\((?!#)|@import", large_html) == []
-    assert not {"script", "link", "iframe", "object", "img"} & {node.tag for node in large_page.walk()}
+    assert not {"link", "iframe", "object", "img"} & {node.tag for node in large_page.walk()}
+
+
+def test_no_script_runs_but_those_of_the_page(large_html: str, large_page: Node) -> None:
     policy = large_page.one("meta", **{"http-equiv": "Content-Security-Policy"}).attributes["content"]
-    assert policy == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    others, _, allowed = policy.partition("; script-src ")
+    assert others == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    scripts = re.findall(r"<script>(.*?)</script>", large_html, flags=re.DOTALL)
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert allowed.split() == [f"'sha256-{digest}'" for digest in hashes]
+    assert len(scripts) >= 2
+    assert not re.search(r"\beval\b|new Function|innerHTML|insertAdjacentHTML|document\.write", "".join(scripts))
+    assert not re.search(r"\bfetch\(|XMLHttpRequest|localStorage|sessionStorage", "".join(scripts))
+    assert [node for node in large_page.walk() if any(name.startswith("on") for name in node.attributes)] == []
 
 
 def test_the_page_is_small(large_html: str) -> None:
@@ -270,8 +289,8 @@ def test_names_from_outside_are_shown_as_text() -> None:
     }
     for html in (render_report(scores, provenance), render_summary(scores, provenance)):
         page = read(html)
-        assert page.all("script") == []
-        assert "<script" not in html
+        assert EVIL not in html
+        assert "alert(1)" not in "".join(re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL))
         assert f"What the 4 heads of {EVIL} attend to" in page.text
         assert page.all("svg", class_="heat")[0].attributes["aria-label"].startswith(f"Heat map of {EVIL}, 2 layers")
 
@@ -317,12 +336,33 @@ def test_everything_that_is_known_stands_at_the_bottom(page: Node) -> None:
 
 def test_after_a_failed_self_check_nothing_is_claimed() -> None:
     scores = table({"position.mass[-1]": at(0.04, {(0, 2): 0.997})})
-    failed = {**PROVENANCE, "selfcheck": {"passed": False, "line": "L1 differs by .3"}}
+    laws = [
+        {"law": "rows sum to one", "error": 1e-7, "tolerance": 1e-5},
+        {"law": "outputs agree", "error": 0.3, "tolerance": 1e-4, "where": "encoder layer 1"},
+    ]
+    failed = {**PROVENANCE, "selfcheck": {"passed": False, "line": "L1 differs by .3", "laws": laws}}
     page = read(render_report(scores, failed))
-    assert page.all("dd")[-1].text == "✕ failed: L1 differs by .3"
-    assert page.all("ul", class_="find") == page.all("table", class_="map") == []
+    assert page.all("dd")[0].text == "✕ failed: L1 differs by .3"  # before all else
+    assert page.all("ul", class_="find") == page.all("table", class_="counts") == []
     assert "No head is said to attend to anything" in page.text
+    assert [line.text for line in page.one("ul", class_="broken").all("li")] == [
+        "outputs agree: error 0.3, 0.0001 allowed, in encoder layer 1"
+    ]
+    assert {cell.text for cell in page.one("table", class_="map").one("tbody").all("td")} == {"·"}
+    labels = {cell.attributes["aria-label"] for cell in page.one("table", class_="map").all("a")}
+    assert labels == {f"L{layer}H{head}: roles withheld" for layer in range(LAYERS) for head in range(HEADS)}
+    assert not any("title" in cell.attributes for cell in page.one("table", class_="map").all("a"))
+    checks = next(found for found in page.all("table", class_="tbl") if "Laws of" in found.one("caption").text)
+    assert [cells(row)[0] for row in checks.one("tbody").all("tr")] == ["outputs agree", "rows sum to one"]
+    assert ".997" in page.text  # the scores are shown
     assert "attends to" not in render_summary(scores, failed)
+
+
+@pytest.mark.parametrize("selfcheck", [None, {}, {"laws": []}])
+def test_a_self_check_that_was_not_run_is_not_passed(selfcheck: dict[str, Any] | None) -> None:
+    page = read(render_report(table({"surface.cls": at(0.1, {})}), {"selfcheck": selfcheck}))
+    lines = dict(zip([term.text for term in page.all("dt")], [words.text for words in page.all("dd")], strict=True))
+    assert lines["Self-check"] == "not run"
 
 
 def test_the_page_can_be_read_with_a_screen_reader(large_page: Node) -> None:

@@ -1,18 +1,25 @@
-"""Repetition, weights, retrieval, agreement and similarity on the page."""
+"""Repetition, contribution, weights, retrieval, agreement, heads taken out and classes of patterns on the page."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
-from report_annotated import annotated_evidence, annotated_scores, grid, headings, row_of, rows_of, section
+from report_annotated import annotated_evidence, annotated_scores, grid, own, row_of, rows_of, section
 from report_pages import HEADS, LAYERS, NAN, PROVENANCE, read
 
-from headlens.behaviour.similarity import Similarity
+from headlens.effects import Ablation, Effect
+from headlens.errors import OutputError
 from headlens.report import render_report
-from headlens.report.behaviour import agreement_line, reasons, retrieval_line
+from headlens.report.behaviour import agreement_line, has_recalled, reasons, retrieval_line
+from headlens.report.best_heads import contribution_table, repetition_table
 from headlens.report.figures import is_signed
+from headlens.report.patterns import patterns_table
+from headlens.report.tables import Table
+from headlens.report.taken_out import taken_out_table
+from headlens.roles import roles_of
 from headlens.scores import Metric, ScoreTable
 
 AGREEMENT = {
@@ -56,15 +63,80 @@ def repeated() -> ScoreTable:
     )
 
 
-def test_the_strongest_heads_stand_with_their_controls(repeated: ScoreTable) -> None:
+def told(table: Table | None) -> list[list[str]]:
+    """Texts of the cells, heads in place of text; the notes behind them."""
+    assert table is not None
+    return [
+        [f"{', '.join(cell.heads) or cell.text}{cell.note and ' ' + cell.note}" for cell in row.cells]
+        for row in table.rows
+    ]
+
+
+def test_the_best_head_of_each_score_on_repeated_tokens_stands_with_its_control(repeated: ScoreTable) -> None:
+    found = repetition_table(repeated)
+    assert found is not None
+    assert [column.title for column in found.columns] == ["Score", "Head", "Value", "Control", "Chance", "Support"]
+    assert told(found) == [
+        ["induction repetition.induction", "L2H3", ".920 .910 to .930", ".030", ".010", "100"],
+        ["duplicate repetition.duplicate", "L1H0", ".700 .690 to .710", ".020", ".010", "100"],
+        ["previous repetition.previous", "L0H1", ".990 .980 to 1.000", ".980", ".010", "100"],
+        ["copying repetition.copying", "L2H3", ".800 .790 to .810", "–", ".010", "100"],
+    ]
+    induction, *_, copying = found.rows
+    assert induction.fold == "3 more heads: L2H2, L0H0, L0H1"  # of equal ones those that come first
+    assert [row.cells[1].heads for row in copying.inner][-1] == ("L2H2",)  # the lowest, where the sign says which way
+
+
+def test_the_table_of_repetition_is_on_the_page_with_links(repeated: ScoreTable) -> None:
     page = read(render_report(repeated, PROVENANCE))
     found = grid(section(page, "Repetition"), "The strongest heads on repeated tokens")
-    assert headings(found) == [
-        *("Head", "Previous token", "Control", "Same token", "Control", "Induction", "Control", "Copying"),
+    assert row_of(found, "induction")[:5] == [
+        "inductionrepetition.induction",
+        "L2H3",
+        ".920.910 to .930",
+        ".030",
+        ".010",
     ]
-    assert row_of(found, "L2H3") == ["L2H3", ".010", ".010", ".010", ".010", ".920", ".030", ".800"]
-    assert row_of(found, "L0H1")[1:3] == [".990", ".980"]
-    assert rows_of(found)[0][0] == "L2H3"  # induction first
+    assert own(found, "tbody").all("a")[0].attributes["href"] == "#L2H3"
+
+
+def test_what_a_head_takes_stands_beside_what_it_pays() -> None:
+    scores = table_of(
+        {
+            "contribution.first": {(1, 2): 0.4},
+            "contribution.previous": {(0, 1): 0.8},
+            "contribution.size": {(2, 2): 0.3},
+            "surface.first": {(1, 2): 0.9},
+            "position.mass[-1]": {(0, 1): 0.7},
+        }
+    )
+    found = contribution_table(scores)
+    assert found is not None
+    assert found.columns[3].title == "Its attention"
+    assert [row[:4] for row in told(found)] == [
+        ["first contribution.first", "L1H2", ".400 .390 to .410", ".900"],
+        ["previous contribution.previous", "L0H1", ".800 .790 to .810", ".700"],
+        ["size contribution.size", "L2H2", ".300 .290 to .310", "–"],
+    ]
+    assert contribution_table(table_of({"surface.first": {}})) is None
+
+
+@pytest.mark.parametrize("value", [0.0, NAN])
+def test_a_score_that_no_head_can_have_is_in_no_table(value: float) -> None:
+    """As what a causal model takes from the next token."""
+    scores = table_of({"contribution.next": {}, "contribution.self": {(0, 0): 0.5}})
+    values = scores.values.copy()
+    values[0] = value
+    found = contribution_table(dataclasses.replace(scores, values=values))
+    assert [row[0] for row in told(found)] == ["self contribution.self"]
+
+
+def test_the_label_of_a_head_stands_beside_its_score() -> None:
+    scores = table_of({"repetition.previous": {(0, 1): 0.99, (0, 2): 0.4}})
+    found = repetition_table(scores, roles_of(scores))
+    assert found is not None
+    (row,) = found.rows
+    assert [row.cells[-1].text for row in (row, *row.inner)] == ["previous token of random ones", "–", "–", "–"]
 
 
 def test_maps_are_drawn_of_scores_and_not_of_their_controls(repeated: ScoreTable) -> None:
@@ -157,6 +229,28 @@ def test_agreement_stands_with_the_findings_and_is_missing_where_nobody_asked() 
     assert agreement_line({}) == agreement_line({"agreement": {"heads": []}}) == ""
 
 
+def test_nothing_is_drawn_of_retrieval_where_no_needle_was_recalled() -> None:
+    scores = table_of({"retrieval.copy": {}, "retrieval.needle": {(0, 0): 0.2}})
+    facts = {"texts": 18, "reproduced": 0.0, "recalled": 0.02, "enough": 0}
+    part = section(read(render_report(scores, {"retrieval": facts})), "Retrieval")
+    assert (
+        "wrote half of a needle or more in no text: so no head can be seen to retrieve, and nothing is drawn"
+        in part.text
+    )
+    assert part.all("svg") == part.all("article") == []
+    assert "Maps are drawn" not in part.text
+    some = section(read(render_report(scores, {"retrieval": facts | {"enough": 1}})), "Retrieval")
+    assert len(some.all("article")) == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "recalled"),
+    [({}, True), ({"recalled": 0.0}, False), ({"recalled": 0.1}, True), ({"recalled": 0.3, "enough": 0}, False)],
+)
+def test_whether_a_needle_was_recalled(facts: dict[str, Any], recalled: bool) -> None:
+    assert has_recalled({"retrieval": facts}) is recalled
+
+
 def test_retrieval_tells_how_often_the_model_went_on_at_all() -> None:
     facts = {"retrieval": {"texts": 60, "reproduced": 0.25, "recalled": 0.5}}
     assert retrieval_line(facts) == (
@@ -166,40 +260,89 @@ def test_retrieval_tells_how_often_the_model_went_on_at_all() -> None:
     assert retrieval_line({}) == ""
 
 
-# ---------------------------------------------------------------------------------------------------------- similarity
+# ----------------------------------------------------------------------------------------------------- heads taken out
 
 
-@pytest.fixture(scope="module")
-def similarity() -> Similarity:
-    """L0H0 and L0H1 alike, L1H0 and L1H1 alike, the pairs far apart."""
-    distance = np.array([[0, 0.1, 0.6, 0.6], [0.1, 0, 0.6, 0.6], [0.6, 0.6, 0, 0.2], [0.6, 0.6, 0.2, 0]])
-    place = np.array([[0.0, 0.0], [0.1, 0.0], [0.6, 0.1], [0.6, 0.3]])
-    heads = ((0, 0), (0, 1), (1, 0), (1, 1))
-    return Similarity(heads, distance, place, np.array([0, 0, 1, 1]), 1234, 20, 0.05, 0.8)
+def effect(layer: int, head: int, change: float, **more: Any) -> Effect:
+    entries = {"task": "text", "intact": 2.5, "low": change - 0.1, "high": change + 0.1, "q": 0.01, "documents": 30}
+    return Effect(layer, head, change=change, **(entries | {"p": 0.004, "median_of_heads": 0.02} | more))
 
 
-def test_clusters_have_a_table_and_every_head_a_mark(similarity: Similarity) -> None:
-    scores = table_of({"surface.first": {(0, 0): 0.5}})
-    part = section(read(render_report(scores, {}, None, similarity)), "Similarity")
-    assert rows_of(grid(part, "Clusters of heads")) == [
-        ["a", "2", "0.10", "L0H0, L0H1"],
-        ["b", "2", "0.20", "L1H0, L1H1"],
+def facts_of(*effects: Effect) -> dict[str, Any]:
+    return {"ablation": Ablation(effects).to_dict()}
+
+
+def test_heads_that_the_model_uses_come_first_each_with_its_role() -> None:
+    scores = table_of({"repetition.previous": {(0, 1): 0.99}})
+    facts = facts_of(
+        effect(0, 0, 0.5, q=0.2),  # a larger change, but among so many heads it may be chance
+        effect(0, 1, 0.3),
+        effect(1, 0, 0.01, task="output", intact=float("nan"), q=float("nan"), p=float("nan")),
+    )
+    assert told(taken_out_table(facts, roles_of(scores))) == [
+        ["L0H1", "previous token of random ones", "text", "+.300 .200 to .400", "2.50", "+.020", "30", ".004", ".010",
+         "● the model uses it"],
+        ["L0H0", "–", "text", "+.500 .400 to .600", "2.50", "+.020", "30", ".004", ".200", "○ no rise beyond chance"],
+        ["L1H0", "–", "sentence vectors", "+.010 −.090 to .110", "–", "+.020", "30", "–", "–", "○ the vectors move"],
+    ]  # fmt: skip
+
+
+def test_one_document_has_no_interval() -> None:
+    facts = facts_of(effect(0, 0, 0.5, low=float("nan"), high=float("nan"), documents=1))
+    assert told(taken_out_table(facts, None))[0][3] == "+.500"
+
+
+def test_effects_stand_on_the_page_and_are_not_listed_again_in_the_provenance() -> None:
+    scores = table_of({"surface.first": {(0, 1): 0.9}})
+    page = read(render_report(scores, {**facts_of(effect(0, 1, 0.3)), "seed": 3}))
+    found = grid(section(page, "Heads taken out"), "Heads taken out")
+    assert row_of(found, "L0H1")[3] == "+.300.200 to .400"
+    assert "ablation" not in section(page, "Provenance").text
+
+
+def test_nothing_is_said_of_heads_that_were_not_taken_out() -> None:
+    assert taken_out_table({}, None) is taken_out_table(facts_of(), None) is None
+    page = read(render_report(table_of({"surface.first": {(0, 1): 0.9}}), {}))
+    assert "Heads taken out" not in [heading.text for heading in page.all("h2")]
+
+
+def test_effects_that_are_not_whole_are_refused() -> None:
+    with pytest.raises(OutputError, match="run the profile again"):
+        taken_out_table({"ablation": {"effects": [{"layer": 0}]}}, None)
+
+
+# -------------------------------------------------------------------------------------------------- classes of patterns
+
+
+def test_classes_of_patterns_are_counted_by_layer() -> None:
+    scores = table_of(
+        {
+            "surface.first": {(0, 0): 0.9, (0, 1): 0.9, (1, 0): 0.9},
+            "position.mass[-1]": {(0, 1): 0.9, (0, 2): 0.9, (2, 3): 0.9},
+        }
+    )
+    found = patterns_table(scores, roles_of(scores))
+    assert found is not None
+    # the roles of position here are not exclusive of those of sinks, as in L0H1
+    assert [column.title for column in found.columns] == [
+        *("Layer", "Heterogeneous", "Vertical", "Diagonal", "Vertical and diagonal"),
     ]
-    (picture,) = [svg for svg in part.all("svg") if svg.attributes["class"] == "similar"]
-    assert [title.text for title in picture.all("title")] == [
-        *("L0H0, cluster a", "L0H1, cluster a", "L1H0, cluster b", "L1H1, cluster b"),
+    assert told(found) == [
+        ["L0", "1", "1", "1", "1"],
+        ["L1", "3", "1", "–", "–"],
+        ["L2", "3", "–", "1", "–"],
+        ["All layers share of all heads", "7 .58", "2 .17", "2 .17", "1 .08"],
     ]
-    assert "Compared on 1,234 rows of attention" in part.text
-    assert "of one layer are 0.15 nats apart on average, of different layers 0.60" in part.text
+    assert [row.is_last for row in found.rows] == [False, False, False, True]
 
 
-def test_distances_on_the_map_keep_their_proportions(similarity: Similarity) -> None:
-    page = read(render_report(table_of({"surface.first": {}}), {}, None, similarity))
-    texts = [text for text in page.all("text") if text.text in ("L0H0", "L0H1", "L1H0")]
-    x = {text.text: float(text.attributes["x"]) for text in texts}
-    assert (x["L1H0"] - x["L0H0"]) / (x["L0H1"] - x["L0H0"]) == pytest.approx(6, rel=0.02)
+def test_heads_that_are_not_there_are_of_no_class() -> None:
+    values = {"surface.first": {(0, 0): float("nan")}, "position.mass[-1]": {(0, 0): float("nan")}}
+    scores = table_of(values)
+    assert told(patterns_table(scores, roles_of(scores)))[0] == ["L0", "3", "–", "–", "–"]
 
 
-def test_one_head_can_be_drawn() -> None:
-    alone = Similarity(((0, 0),), np.zeros((1, 1)), np.zeros((1, 2)), np.array([0]), 5, 1, 0.0, NAN)
-    assert "Clusters of heads" in render_report(table_of({"surface.first": {}}), {}, None, alone)
+def test_without_roles_of_both_kinds_there_are_no_classes() -> None:
+    scores = table_of({"surface.first": {(0, 0): 0.9}})
+    assert patterns_table(scores, roles_of(scores)) is None
+    assert patterns_table(scores, None) is None

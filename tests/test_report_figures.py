@@ -15,54 +15,84 @@ from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline, stri
 from headlens.scores import Metric
 
 
-def test_drawing_leaves_no_trace() -> None:
-    import matplotlib.pyplot as plt
-
+def test_drawing_is_the_same_each_time() -> None:
     scores = table({"surface.cls": at(0.1, {})})
-    before, backend = dict(plt.rcParams), plt.get_backend()
-    plt.rcParams["axes.grid"] = True
-    drawn = heat_map(scores, "surface.cls", label="x")
-    assert plt.get_fignums() == []
-    assert plt.rcParams["axes.grid"] is True
-    plt.rcParams["axes.grid"] = before["axes.grid"]
-    assert (dict(plt.rcParams), plt.get_backend()) == (before, backend)
-    assert drawn == heat_map(scores, "surface.cls", label="x")
+    assert heat_map(scores, "surface.cls", label="x") == heat_map(scores, "surface.cls", label="x")
 
 
-def cell_colours(svg: str, cells: int) -> list[str]:
-    """Names of the colours of the cells in the order of the drawing: the first path is the page."""
-    fills = re.findall(r'<path d="[^"]*" style="fill:var\(--hl-(\w+),#\w+\);stroke:var\(--hl-rule', svg)
-    assert len(fills) >= cells
-    return fills[:cells]
+def test_what_a_picture_shows_is_escaped() -> None:
+    svg = heat_map(table({"surface.cls": at(0.1, {})}), "surface.cls", label='<b>"x" & y')
+    assert 'aria-label="&lt;b&gt;&quot;x&quot; &amp; y"' in svg
+
+
+def cell_colours(svg: str, layers: int, heads: int) -> list[list[str]]:
+    """The colour of each cell [layer, head], read off the boxes of all paths; no cell may be drawn twice."""
+    (cells,) = re.findall(r"<g transform=[^>]*>(.*?)</g>", svg)
+    found = [[""] * heads for _ in range(layers)]
+    for boxes, fill in re.findall(r'<path d="([^"]*)" fill="([^"]*)"', cells):
+        for start, layer, width in re.findall(r"M(\d+) (\d+)h(\d+)v1H\1z", boxes):
+            for head in range(int(start), int(start) + int(width)):
+                assert found[int(layer)][head] == ""
+                found[int(layer)][head] = re.sub(r"var\(--hl-(\w+),#\w+\)", r"\1", fill)
+    return found
 
 
 def test_cells_at_or_below_chance_are_blank_and_the_highest_is_darkest() -> None:
     values = np.array([[0.05, 0.04, 0.0501], [0.9, 0.5, 0.0]])
     svg = heat_map(table({"surface.cls": values}), "surface.cls", label="x")
-    assert cell_colours(svg, 6) == ["bg", "bg", "q0", "q6", "q3", "bg"]
-    assert re.search(r">\s*chance \.050\s*</text>", svg)
+    assert cell_colours(svg, 2, 3) == [["bg", "bg", "q0"], ["q6", "q3", "bg"]]
+    assert re.search(r">chance \.050</text>", svg)
 
 
 def test_a_signed_score_has_two_ends_around_zero() -> None:
     values = np.array([[-3.0, -1.9, -0.4, 0.2, 0.5]])  # steps of 6/7 from -3 to 3
     svg = heat_map(table({"position.distance_signed": values}), "position.distance_signed", label="x")
-    assert cell_colours(svg, 5) == ["d0", "d1", "d3", "d3", "d4"]
+    assert cell_colours(svg, 1, 5) == [["d0", "d1", "d3", "d3", "d4"]]
 
 
 def test_a_score_below_its_chance_level_keeps_its_colours() -> None:
     values = np.array([[0.2, 0.6, 0.9]])
     svg = heat_map(table({"surface.breadth": values}), "surface.breadth", label="x")
-    assert cell_colours(svg, 3) == ["q0", "q3", "q6"]  # from .2 to chance, 1
+    assert cell_colours(svg, 1, 3) == [["q0", "q3", "q6"]]  # from .2 to chance, 1
 
 
 def test_a_head_without_a_value_is_crossed_out() -> None:
     svg = heat_map(table({"surface.cls": np.array([[0.5, NAN], [0.7, 0.6]])}), "surface.cls", label="x")
-    assert re.search(r'<path d="([^"]*)" style="fill:none;stroke:var\(--hl-rule', svg)  # an empty cell
-    crosses = re.findall(r'<path d="([^"]*)" style="[^"]*opacity:0.6;stroke-width:0.8', svg)
+    assert cell_colours(svg, 2, 2)[0][1] == "none"
+    (crosses,) = re.findall(r'<path class="absent" d="([^"]*)"', svg)
     left, top, size = 36, 22, (40, 28)
-    assert crosses[0] == f"M{left + size[0]} {top + size[1]}L{left + 2 * size[0]} {top}"
+    assert crosses == f"M{left + size[0]} {top + size[1]}L{left + 2 * size[0]} {top}"
     whole = heat_map(table({"surface.cls": np.array([[0.5, 0.1], [0.7, 0.6]])}), "surface.cls", label="x")
-    assert len(re.findall("opacity:0.6;stroke-width:0.8", whole)) == len(crosses) - 1
+    assert "absent" not in whole
+
+
+def test_cells_of_one_colour_side_by_side_are_one_box_where_there_are_many() -> None:
+    values = np.full((20, 64), 0.01)
+    values[3, 10:20], values[3, 30] = 0.9, 0.9
+    svg = heat_map(table({"surface.cls": values}), "surface.cls", label="x")
+    colours = cell_colours(svg, 20, 64)
+    assert [place for place, colour in enumerate(colours[3]) if colour == "q6"] == [*range(10, 20), 30]
+    assert {colour for layer, row in enumerate(colours) if layer != 3 for colour in row} == {"bg"}
+    assert "M10 3h10v1H10zM30 3h1v1H30z" in svg
+
+
+def test_a_map_of_3072_heads_is_small() -> None:
+    """The worst case: no two heads side by side have one colour, and every half pixel of the bar has its tick."""
+    svg = heat_map(table({"surface.cls": np.random.default_rng(0).random((48, 64))}), "surface.cls", label="x")
+    assert len(svg) < 60_000
+
+
+def test_the_colour_bar_has_a_tick_for_each_head_and_its_ends_in_numbers() -> None:
+    svg = heat_map(table({"surface.cls": np.array([[0.1, 0.5], [0.9, 0.5]])}), "surface.cls", label="x")
+    (ticks,) = re.findall(r'<path class="ticks" d="([^"]*)"', svg)
+    assert re.fullmatch(r"M[\d.]+ [\d.]+v9(m[\d.]+-9v9)*", ticks)  # from tick to tick
+    places = np.cumsum([float(step) for step in re.findall(r"[Mm]([\d.]+)", ticks)])
+    # 0 to .9 are 240 pixels from the 36th; equal heads fall together
+    assert places == pytest.approx([36 + 240 * value / 0.9 for value in (0.1, 0.5, 0.9)], abs=0.25)
+    (dashes,) = re.findall(r'<path class="chance" d="M([\d.]+)', svg)
+    assert float(dashes) == pytest.approx(36 + 240 * 0.05 / 0.9, abs=0.06)
+    numbers = re.findall(r">([^<>]*)</text>", svg)
+    assert numbers == ["0", "1", "L0", "L1", ".000", ".900", "chance .050"]
 
 
 def test_the_numbers_of_the_listed_heads_stand_in_their_cells() -> None:

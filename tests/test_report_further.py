@@ -55,6 +55,10 @@ def test_ensembles_have_a_small_table(scores: ScoreTable, evidence: Evidence) ->
         ["Direct object → verbsyntax.dep_to_head[obj]", "500", "L2H0, L1H2, L9H9", ".780", ".720", "+.060.020 to .090"]
     ]
     assert next(cell for cell in ensembles.all("td") if cell.text == "500").attributes["title"] == "drawn from 1,234"
+    row = next(row for row in own(ensembles, "tbody").all("tr"))
+    values = [cell.attributes["data-value"] for cell in (*row.all("th"), *row.all("td"))]
+    assert values[1:] == ["500", "L2H0 L1H2 L9H9", "0.78", "0.72", "0.06"]
+    assert row.all("td")[-1].attributes["data-more"] == '["0.02", "0.09"]'
     # the model has no L9H9, so there is nothing to link to
     assert [link.text for link in own(ensembles, "tbody").all("a")] == ["L2H0", "L1H2"]
 

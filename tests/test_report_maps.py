@@ -89,12 +89,11 @@ def test_a_difference_has_two_ends_around_zero(page: Node) -> None:
     captions = [caption.text for caption in difference.all("caption")]
     assert {"Highest heads", "Lowest heads"} <= set(captions)
     svg = difference.one("svg", class_="heat")
-    styles = [path.attributes.get("style", "") for path in svg.all("path")]
-    cells_of = [style for style in styles if "stroke:var(--hl-rule" in style][: LAYERS * HEADS]
+    boxes = {path.attributes["fill"][9:11]: path.attributes["d"] for path in svg.one("g").all("path")}
     # L0H0 has -.55, L2H2 .40; the steps of 1.1 / 7 from -.55 put .40 into the last, and 0 into the middle
-    assert [re.findall(r"fill:var\(--hl-(\w+)", style)[0] for style in cells_of] == [
-        "d0", *["d3"] * 9, "d6", "d3",
-    ]  # fmt: skip
+    assert {colour: drawn.count("M") for colour, drawn in boxes.items()} == {"d0": 1, "d3": 10, "d6": 1}
+    assert boxes["d0"].startswith("M0 0h1")
+    assert boxes["d6"].startswith("M2 2h1")
 
 
 def test_silver_parses_are_told_at_the_top(page: Node) -> None:
@@ -157,8 +156,8 @@ def test_names_from_a_corpus_are_shown_as_text() -> None:
     }
     evidence = evidence_of(rows, [of_relation(one) for one in rows], {(metric, 1, 1): (0.9, 0.1)})
     for html in (render_report(scores, provenance, evidence), render_summary(scores, provenance, evidence)):
-        assert "<script" not in html
-        assert read(html).all("script") == []
+        assert EVIL not in html
+        assert "alert(1)" not in "".join(re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL))
         assert f"attends from a dependent ({EVIL}) to its syntactic head" in read(html).text
 
 
@@ -168,8 +167,8 @@ def test_the_page_says_attends_and_never_uses(page: Node) -> None:
 
 def test_the_page_reaches_for_nothing_outside(large: tuple[str, Node]) -> None:
     html, page = large
-    assert "://" not in html
-    assert not {"script", "link", "iframe", "object", "img"} & {node.tag for node in page.walk()}
+    assert "://" not in html.replace("http://www.w3.org/2000/svg", "")  # a name space, never asked for
+    assert not {"link", "iframe", "object", "img"} & {node.tag for node in page.walk()}
     names = [node.attributes["id"] for node in page.walk() if "id" in node.attributes]
     assert len(names) == len(set(names))
     assert {link.attributes["href"] for link in page.all("a")} <= {f"#{name}" for name in names}

@@ -362,6 +362,54 @@ def test_silhouette_finds_the_number_of_groups(labels: list[int]) -> None:
     assert silhouette == pytest.approx((0.6 - 0.1) / 0.6)
 
 
+def between(*groups: tuple[list[int], float]) -> np.ndarray:
+    """Heads of one of the `groups` are as far apart as it says, the innermost deciding; heads of none of them .6."""
+    n = max(head for heads, _ in groups for head in heads) + 1
+    distance = np.full((n, n), 0.6)
+    for heads, apart in groups:
+        distance[np.ix_(heads, heads)] = apart
+    return distance * (1 - np.eye(n))
+
+
+def test_a_head_like_no_other_makes_no_clusters_by_itself() -> None:
+    """Of {0..7} and {8}, a split has a silhouette of (8 / 9) (5 / 6) or so; but it is {0..3} and {4..7} that are asked
+    for, and the head that stands apart is a cluster of its own."""
+    distance = between(([*range(8)], 0.3), ([0, 1, 2, 3], 0.2), ([4, 5, 6, 7], 0.2))
+    distance = np.pad(distance, (0, 1), constant_values=1.5)
+    distance[8, 8] = 0
+    found, silhouette = clusters_of(distance)
+    assert found.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    assert silhouette == pytest.approx(8 / 9 * (0.3 - 0.2) / 0.3)  # a head by itself counts 0
+    apart = [0, 0, 0, 0, 0, 0, 0, 0, 1]
+    mean = (3 * 0.2 + 4 * 0.3) / 7
+    assert 8 / 9 * (1.5 - mean) / 1.5 > silhouette  # what the largest silhouette alone would have taken
+    assert found.tolist() != apart
+
+
+@pytest.mark.parametrize(
+    ("inner", "is_near", "labels"),
+    [(0.13, False, [0] * 6 + [1] * 2), (0.07, True, [0, 0, 0, 1, 1, 1, 2, 2])],
+)
+def test_even_clusters_are_preferred_where_they_are_nearly_as_good(
+    inner: float, is_near: bool, labels: list[int]
+) -> None:
+    """{0..5} beside {6, 7}; within the former, {0, 1, 2} and {3, 4, 5} are nearer to themselves than to each other."""
+    distance = between(([*range(6)], 0.2), ([0, 1, 2], inner), ([3, 4, 5], inner), ([6, 7], 0.1))
+    coarse = (6 * (0.6 - (2 * inner + 3 * 0.2) / 5) / 0.6 + 2 * 0.5 / 0.6) / 8  # one cluster holds 6 of 8 heads
+    fine = (6 * (0.2 - inner) / 0.2 + 2 * 0.5 / 0.6) / 8
+    assert fine < coarse
+    assert (fine > 0.8 * coarse) is is_near
+    found, silhouette = clusters_of(distance)
+    assert found.tolist() == labels
+    assert silhouette == pytest.approx(fine if is_near else coarse)
+
+
+def test_heads_that_are_equally_far_from_each_other_are_split_all_the_same() -> None:
+    found, silhouette = clusters_of(0.5 * (1 - np.eye(5)))
+    assert silhouette == pytest.approx(0)
+    assert len(set(found.tolist())) > 1
+
+
 def test_number_of_clusters_that_is_given() -> None:
     found, silhouette = clusters_of(grouped(TWO_GROUPS), 1)
     assert found.tolist() == [0] * 6

@@ -37,6 +37,8 @@ SCHEMA_VERSION = "headlens.behaviour.similarity/1"
 ROWS = 2000
 ROWS_OF_INPUT = 16  # taken of one input as long as other inputs have some left
 MOST_CLUSTERS = 10
+LARGE = 2 / 3  # share of the heads in one cluster from which on it tells little
+AS_GOOD = 0.8  # of the largest silhouette, which is given up for clusters none of which is LARGE; our choice
 
 _PASS_BYTES = 256 << 20  # of the rows of all heads that are in memory at a time
 _BLOCK_BYTES = 1 << 20  # of those that are compared at a time: they stay in a core's cache
@@ -191,7 +193,9 @@ def similarity(
         as many more from each, and so on, so that long texts do not outweigh short ones.
     clusters
         How many clusters; None takes the number from 2 to MOST_CLUSTERS with the largest mean silhouette
-        (Rousseeuw 1987). Clusters are agglomerative, by the mean distance of their heads.
+        (Rousseeuw 1987), but a number with AS_GOOD of it where so no cluster is LARGE, and no number that merely sets
+        single heads apart from all others if there is another. Clusters are agglomerative, by the mean distance of
+        their heads.
     seed
         Of the sample. The map is that of scikit-learn's SMACOF, started from the classical scaling.
     way
@@ -438,9 +442,16 @@ def clusters_of(distance: Floats, clusters: int | None = None) -> tuple[Int[np.n
     options = [_merged(distance, number) for number in range(2, min(MOST_CLUSTERS, heads - 1) + 1)]
     if not options:
         return np.zeros(heads, np.int64), float("nan")
-    scores = [_silhouette(distance, labels) for labels in options]
-    best = int(np.argmax(scores))
-    return options[best], scores[best]
+    return _best_of([(labels, _silhouette(distance, labels)) for labels in options])
+
+
+def _best_of(options: Sequence[tuple[Ints, float]]) -> tuple[Ints, float]:
+    """A head that is like no other makes two clusters, it and the rest, whose silhouette is high but tells no more."""
+    grouped = [option for option in options if (np.bincount(option[0]) > 1).sum() > 1] or list(options)
+    largest = max(silhouette for _, silhouette in grouped)
+    near = [option for option in grouped if option[1] >= largest - (1 - AS_GOOD) * abs(largest)]
+    even = [option for option in near if np.bincount(option[0]).max() <= LARGE * len(option[0])]
+    return max(even or near, key=lambda option: option[1])
 
 
 def _merged(distance: Floats, clusters: int) -> Ints:

@@ -1,4 +1,4 @@
-"""What heads do on repeated tokens, in their weights, and when they are taken out, in tables and sentences."""
+"""What heads do in their weights, with what is hidden in a text, and when they are taken out; tables and sentences."""
 
 from __future__ import annotations
 
@@ -9,47 +9,14 @@ from typing import Any
 import numpy as np
 
 from headlens.numbers import amount, number, probability, signed
-from headlens.report.evidence_rows import NOTHING, Cell, Column, Row, Table
 from headlens.report.facts import Provenance, at
-from headlens.scores import ScoreTable, head_name
+from headlens.report.tables import NOTHING, Cell, Column, Row, Table
 
-KEYS = ("repetition", "circuits", "retrieval", "agreement")
+KEYS = ("repetition", "circuits", "retrieval", "agreement", "ablation")
 """Entries of the provenance that are read here; profile.json has them whole."""
 
-_BEST = 4  # heads of a table for each of the scores that choose them
-_REPETITION = {  # score -> title of its column, and of that of its control
-    "repetition.previous": "Previous token",
-    "repetition.duplicate": "Same token",
-    "repetition.induction": "Induction",
-}
-_FURTHER = {"repetition.prefix_matching": "Prefix matching", "repetition.copying": "Copying"}
+_BEST = 4  # pairs of heads of each kind
 _COMPOSITIONS = {"q": "queries", "k": "keys", "v": "values"}
-
-
-def repetition_table(scores: ScoreTable) -> Table | None:
-    """The best heads on repeated tokens, each score beside the same one where nothing is repeated."""
-    there = [name for name in _REPETITION if name in scores]
-    further = [name for name in _FURTHER if name in scores]
-    if not there:
-        return None
-    heads = dict.fromkeys((one.layer, one.head) for name in reversed(there) for one in scores.best(name, _BEST))
-    columns = [Column("Head", is_number=False)]
-    for name in there:
-        columns += [Column(_REPETITION[name]), Column("Control", "the same where no token comes twice")]
-    columns += [Column(_FURTHER[name]) for name in further]
-    rows = []
-    for head in heads:
-        cells = [Cell(NOTHING, heads=(head_name(*head),))]
-        for name in there:
-            cells += [_cell(scores, name, head, is_strong=True), _cell(scores, f"{name}_control", head)]
-        cells += [_cell(scores, name, head) for name in further]
-        rows.append(Row(tuple(cells)))
-    return Table("The strongest heads on repeated tokens", tuple(columns), tuple(rows))
-
-
-def _cell(scores: ScoreTable, name: str, head: tuple[int, int], *, is_strong: bool = False) -> Cell:
-    value = float(scores[name][head]) if name in scores else math.nan
-    return Cell(number(value, "share") if np.isfinite(value) else NOTHING, is_strong=is_strong)
 
 
 def pairs_table(provenance: Provenance) -> Table | None:
@@ -58,29 +25,34 @@ def pairs_table(provenance: Provenance) -> Table | None:
     rows = []
     for kind, words in _COMPOSITIONS.items():
         pairs = [pair for pair in _listed(at(kinds, kind)) if isinstance(pair, Mapping)]
-        for pair in pairs[:_BEST]:
-            first, _, second = str(pair.get("pair", "")).partition(" to ")
-            value = pair.get("value")
-            told = signed(float(value), "share") if isinstance(value, int | float) else NOTHING
-            rows.append(
-                Row(
-                    (
-                        Cell(words[:1].upper() + words[1:]),
-                        Cell(NOTHING, heads=(first,)),
-                        Cell(NOTHING, heads=(second,)),
-                        Cell(told, is_strong=True),
-                    )
-                )
-            )
+        rows += [_pair(words, pair) for pair in pairs[:_BEST]]
     if not rows:
         return None
     columns = (
-        Column("Read through", is_number=False),
-        Column("What is written by", is_number=False),
-        Column("Is read by", is_number=False),
-        Column("Composition", "beyond that of matrices with the same singular values, turned at random"),
+        Column("Read through", is_number=False, names=("read_through",)),
+        Column("What is written by", is_number=False, names=("writer",)),
+        Column("Is read by", is_number=False, names=("reader",)),
+        Column(
+            "Composition",
+            "beyond that of matrices with the same singular values, turned at random",
+            names=("composition",),
+        ),
     )
     return Table("Pairs of heads that compose most", columns, tuple(rows))
+
+
+def _pair(words: str, pair: Mapping[str, Any]) -> Row:
+    first, _, second = str(pair.get("pair", "")).partition(" to ")
+    found = pair.get("value")
+    value = float(found) if isinstance(found, int | float) else math.nan
+    return Row(
+        (
+            Cell(words[:1].upper() + words[1:], values=(words,)),
+            Cell(NOTHING, heads=(first,), values=(first,)),
+            Cell(NOTHING, heads=(second,), values=(second,)),
+            Cell(signed(value, "share") if math.isfinite(value) else NOTHING, is_strong=True, values=(value,)),
+        )
+    )
 
 
 def reasons(provenance: Provenance, key: str) -> Iterator[str]:
@@ -94,14 +66,27 @@ def reasons(provenance: Provenance, key: str) -> Iterator[str]:
 
 
 def retrieval_line(provenance: Provenance) -> str:
-    """How often the model itself went on with what was hidden."""
+    """How often the model itself went on with what was hidden; without that, there is nothing to draw."""
     texts, reproduced, recalled = (at(provenance, "retrieval", key) for key in ("texts", "reproduced", "recalled"))
     if not all(isinstance(value, int | float) for value in (texts, reproduced, recalled)):
         return ""
-    return (
+    line = (
         f"In {texts:,} texts the model wrote {number(recalled, 'share')} of the hidden tokens in their place, and the "
         f"whole needle in {number(reproduced, 'share')} of the texts."
     )
+    if has_recalled(provenance):
+        return line
+    return (
+        f"{line} It wrote half of a needle or more in no text: so no head can be seen to retrieve, and nothing is "
+        f"drawn. That does not say that no head could."
+    )
+
+
+def has_recalled(provenance: Provenance) -> bool:
+    """Whether the model went on with half of a needle at least once; so it is taken to be where nothing is known."""
+    enough, recalled = (at(provenance, "retrieval", key) for key in ("enough", "recalled"))
+    told = enough if isinstance(enough, int | float) else recalled
+    return not (isinstance(told, int | float) and told == 0)
 
 
 def agreement_line(provenance: Provenance) -> str:

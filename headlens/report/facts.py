@@ -51,9 +51,25 @@ def selfcheck(provenance: Provenance) -> tuple[bool, str] | None:
 
 
 def laws(provenance: Provenance) -> list[tuple[str, str, str]]:
-    """Law, error and tolerance of every check that was made."""
-    rows = _listed(at(provenance, "selfcheck", "laws"))
+    """Law, error and tolerance of every check that was made, those that failed first."""
+    rows = sorted(_listed(at(provenance, "selfcheck", "laws")), key=lambda row: not _is_broken(row))
     return [(_plain(at(row, "law")), _plain(at(row, "error")), _plain(at(row, "tolerance"))) for row in rows]
+
+
+def broken_laws(provenance: Provenance) -> list[str]:
+    """A line for each check that failed: its law, the error, what is allowed, and where."""
+    lines = []
+    for row in filter(_is_broken, _listed(at(provenance, "selfcheck", "laws"))):
+        where = f", in {at(row, 'where')}" if at(row, "where") else ""
+        error, tolerance = _plain(at(row, "error")), _plain(at(row, "tolerance"))
+        lines.append(f"{_plain(at(row, 'law'))}: error {error}, {tolerance} allowed{where}")
+    return lines
+
+
+def _is_broken(row: object) -> bool:
+    error, tolerance = at(row, "error"), at(row, "tolerance")
+    is_known = all(isinstance(value, int | float) for value in (error, tolerance))
+    return is_known and not error <= tolerance
 
 
 def flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:

@@ -6,22 +6,16 @@ style sheet, as in a notebook, the light palette is what shows.
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Sequence
+import html
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from headlens.numbers import number
 from headlens.scores import Floats, HeadScore, Metric, ScoreTable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PALETTE: dict[str, str] = {
     "bg": "#fcfcfa",
@@ -59,9 +53,11 @@ SIGNED = frozenset(
 LOW_IS_TELLING = frozenset({"position.variability"})  # metrics of which a low value is the remarkable one
 
 _STEPS = 7
-_MANY_CELLS = 1000  # more than this and the cells become one picture: a page of vector cells would not load
+_MANY_CELLS = 1000  # more than this and cells of one colour side by side are drawn as one
 _LEFT, _TOP, _RIGHT, _LEGEND = 36, 22, 8, 62  # px around the cells: layer names, head numbers, margin, colour bar
-_BAR = 240  # px, the least width of the colour bar
+_BAR, _THICK = 240, 8  # px, the least width of the colour bar, and its height
+_THIN = 'vector-effect="non-scaling-stroke"'  # which no group hands down to what is in it
+_DROP = 4  # px from the middle of a line of text down to its base line
 
 
 @dataclass(frozen=True)
@@ -79,9 +75,12 @@ class Scale:
     def high(self) -> float:
         return float(self.edges[-1])
 
+    def steps(self, values: Floats) -> npt.NDArray[np.intp]:
+        """Places among the colours, of values of any shape without NaN."""
+        return np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(self.colours) - 1)
+
     def colour(self, value: float) -> str:
-        step = int(np.searchsorted(self.edges, value, side="right")) - 1
-        return self.colours[min(max(step, 0), len(self.colours) - 1)]
+        return self.colours[int(self.steps(np.array([value]))[0])]
 
 
 def is_signed(metric: Metric) -> bool:
@@ -119,6 +118,8 @@ def scale_of(metric: Metric, values: Floats, chance: float) -> Scale:
 def heat_map(scores: ScoreTable, name: str, *, marked: Sequence[HeadScore] = (), label: str) -> str:
     """A layer by head map of one metric as inline SVG, its colour bar marked with chance and a tick for each head.
 
+    All cells of one colour are one path, so that a page can hold a map of every metric.
+
     Parameters
     ----------
     name
@@ -128,18 +129,19 @@ def heat_map(scores: ScoreTable, name: str, *, marked: Sequence[HeadScore] = (),
     label
         What the picture shows, for readers who cannot see it.
     """
-    import matplotlib
-
     index = scores.index(name)
     metric, values, chance = scores.metrics[index], scores[name], float(scores.chance[index])
-    with matplotlib.rc_context({"svg.fonttype": "none", "text.usetex": False, "axes.grid": False}):
-        figure, cells, bar = _sheet(scores.n_layers, scores.n_heads)
-        _draw_cells(cells, bar, values, scale := scale_of(metric, values, chance))
-        _draw_marks(cells, marked, metric, scale)
-        _draw_bar(bar, values, metric, chance)
-        file = io.BytesIO()
-        figure.savefig(file, format="svg")
-    return _inline(file.getvalue(), label, has_theme=values.size <= _MANY_CELLS)
+    scale = scale_of(metric, values, chance)
+    sheet = _Sheet(scores.n_layers, scores.n_heads)
+    drawn = [
+        *_cells(sheet, values, scale),
+        *_numbers_of_cells(sheet),
+        *_marks(sheet, marked, metric, scale),
+        *_bar(sheet, values, scale, metric, chance),
+    ]
+    size = f'width="{sheet.width:g}" height="{sheet.height:g}" viewBox="0 0 {sheet.width:g} {sheet.height:g}"'
+    letters = f'text-anchor="middle" font-size="11" fill="{_colour("ink2")}"'  # inherited, as a page has many of them
+    return f'<svg class="heat" role="img" aria-label="{html.escape(label)}" {size} {letters}>{"".join(drawn)}</svg>'
 
 
 def sparkline(values: Floats, pointed: float, chance: float, *, rival: float = np.nan) -> str:
@@ -179,152 +181,152 @@ def strip(value: float, low: float, high: float, *, chance: float, others: Seque
     )
 
 
-def _sheet(layers: int, heads: int) -> tuple[Figure, Axes, Axes]:
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class _Sheet:
+    """Where things stand, in pixels from the left upper corner."""
 
-    cell_width, cell_height = _cell_size(layers, heads)
-    across, down = cell_width * heads, cell_height * layers
-    width, height = _LEFT + max(across, _BAR) + _RIGHT, _TOP + down + _LEGEND
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72, facecolor=PALETTE["bg"])  # so a point is a pixel
-    cells = figure.add_axes((_LEFT / width, _LEGEND / height, across / width, down / height))
-    bar = figure.add_axes((_LEFT / width, 32 / height, max(across, _BAR) / width, 8 / height))
-    return figure, cells, bar
+    layers: int
+    heads: int
 
+    @property
+    def cell(self) -> tuple[float, float]:
+        """Width and height."""
+        return _between(480 / self.heads, (9, 40)), _between(336 / self.layers, (9, 28))
 
-def _cell_size(layers: int, heads: int) -> tuple[float, float]:
-    return float(np.clip(480 / heads, 9, 40)), float(np.clip(336 / layers, 9, 28))
+    @property
+    def across(self) -> float:
+        """Width of the colour bar, which is that of the cells, unless these are too few."""
+        return max(self.cell[0] * self.heads, float(_BAR))
 
+    @property
+    def bottom(self) -> float:
+        """Of the cells."""
+        return _TOP + self.cell[1] * self.layers
 
-def _draw_cells(cells: Axes, bar: Axes, values: Floats, scale: Scale) -> None:
-    import seaborn
-    from matplotlib.colors import BoundaryNorm, ListedColormap
+    @property
+    def bar(self) -> float:
+        """Upper edge of the colour bar."""
+        return self.bottom + 22
 
-    layers, heads = values.shape
-    has_many = values.size > _MANY_CELLS
-    seaborn.heatmap(
-        values,
-        ax=cells,
-        cbar_ax=bar,
-        cmap=ListedColormap([PALETTE[colour] for colour in scale.colours]),
-        norm=BoundaryNorm(scale.edges, len(scale.colours)),
-        cbar_kws={"orientation": "horizontal", "spacing": "proportional", "ticks": []},
-        linewidths=0.3 if has_many else 1,
-        linecolor=PALETTE["rule"],
-        xticklabels=False,
-        yticklabels=False,
-        rasterized=has_many,
-    )
-    cells.set_axis_off()
-    bar.set_axis_off()
-    _cross_out(cells, np.argwhere(np.isnan(values)))
-    _number_cells(cells, layers, heads)
+    @property
+    def width(self) -> float:
+        return _LEFT + self.across + _RIGHT
+
+    @property
+    def height(self) -> float:
+        return self.bottom + _LEGEND
 
 
-def _cross_out(cells: Axes, places: npt.NDArray[np.intp]) -> None:
-    """A slanting line through every cell [place, (layer, head)], all of them one path."""
-    layer, head = places.T
-    gap = np.full(len(places), np.nan)
-    across, down = (np.stack(ends, axis=1).ravel() for ends in ((head, head + 1, gap), (layer + 1, layer, gap)))
-    cells.plot(across, down, color=PALETTE["ink2"], linewidth=0.8, alpha=0.6, scalex=False, scaley=False)
+def _between(value: float, ends: tuple[int, int]) -> float:
+    return float(min(max(value, ends[0]), ends[1]))
 
 
-def _number_cells(cells: Axes, layers: int, heads: int) -> None:
-    # plain text: the ticks of an axis take half of the time of the whole drawing
-    cell_width, cell_height = _cell_size(layers, heads)
-    style: dict[str, Any] = {"fontsize": 11, "color": PALETTE["ink2"]}
-    for head in range(0, heads, _stride(20 / cell_width)):
-        cells.text(head + 0.5, -6 / cell_height, str(head), ha="center", **style)
-    for layer in range(0, layers, _stride(13 / cell_height)):
-        cells.text(-8 / cell_width, layer + 0.5, f"L{layer}", ha="right", va="center_baseline", **style)
+def _cells(sheet: _Sheet, values: Floats, scale: Scale) -> Iterator[str]:
+    """A path for each colour, in units of cells: what is drawn in it is one unit wide and high."""
+    is_known = np.isfinite(values)
+    steps = np.where(is_known, scale.steps(np.where(is_known, values, 0.0)), -1)
+    width, height = sheet.cell
+    joins = values.size > _MANY_CELLS
+    own = 'shape-rendering="crispEdges"' if joins else _THIN  # lines between many cells would be all that there is
+    line = "" if joins else f' stroke="{_colour("rule")}"'
+    yield f'<g transform="translate({_LEFT} {_TOP}) scale({width:g} {height:g})"{line}>'
+    for step in np.unique(steps):
+        colour = "none" if step < 0 else _colour(scale.colours[step])
+        yield f'<path d="{_boxes(steps == step, joins=joins)}" fill="{colour}" {own}/>'
+    if joins:
+        frame = f"M0 0h{sheet.heads}v{sheet.layers}h-{sheet.heads}z"
+        yield f'<path d="{frame}" fill="none" stroke="{_colour("rule")}" {_THIN}/>'
+    yield "</g>"
+    if crosses := "".join(_cross(sheet, *place) for place in np.argwhere(np.isnan(values)).tolist()):
+        style = f'fill="none" stroke="{_colour("ink2")}" stroke-width=".8" stroke-opacity=".6"'
+        yield f'<path class="absent" d="{crosses}" {style}/>'
+
+
+def _cross(sheet: _Sheet, layer: int, head: int) -> str:
+    """A slanting line through a cell, from its lower left to its upper right corner."""
+    width, height = sheet.cell
+    left, top = _LEFT + head * width, _TOP + layer * height
+    return f"M{left:g} {top + height:g}L{left + width:g} {top:g}"
+
+
+def _boxes(where: npt.NDArray[np.bool_], *, joins: bool) -> str:
+    """Boxes [layer, head] one unit high, those side by side joined or each by itself."""
+    found = []
+    for layer, row in enumerate(where):
+        if joins:
+            edges = np.flatnonzero(np.diff([0, *row.astype(int), 0])).reshape(-1, 2).tolist()
+        else:
+            edges = [[head, head + 1] for head in np.flatnonzero(row).tolist()]
+        found += [f"M{start} {layer}h{end - start}v1H{start}z" for start, end in edges]
+    return "".join(found)
+
+
+def _numbers_of_cells(sheet: _Sheet) -> Iterator[str]:
+    width, height = sheet.cell
+    for head in range(0, sheet.heads, _stride(20 / width)):
+        yield _text(_LEFT + (head + 0.5) * width, _TOP - 6.0, str(head))
+    for layer in range(0, sheet.layers, _stride(13 / height)):
+        yield _text(_LEFT - 8.0, _TOP + (layer + 0.5) * height + _DROP, f"L{layer}", "end")
 
 
 def _stride(least: float) -> int:
     return next((stride for stride in (1, 2, 4, 8) if stride >= least), 16)
 
 
-def _draw_marks(cells: Axes, marked: Sequence[HeadScore], metric: Metric, scale: Scale) -> None:
-    from matplotlib.patches import Rectangle
-
-    width = cells.get_window_extent().width / (cells.get_xlim()[1] - cells.get_xlim()[0])
+def _marks(sheet: _Sheet, marked: Sequence[HeadScore], metric: Metric, scale: Scale) -> Iterator[str]:
+    width, height = sheet.cell
     digits = None if width >= 34 else 2 if width >= 24 and metric.unit == "share" else -1
     for head in marked if digits != -1 else ():
-        text = number(head.value, metric.unit, digits=digits)
-        tone = PALETTE[_tone(scale.colour(head.value))]
-        cells.text(head.head + 0.5, head.layer + 0.5, text, ha="center", va="center_baseline", fontsize=11, color=tone)
+        across, down = _LEFT + (head.head + 0.5) * width, _TOP + (head.layer + 0.5) * height + _DROP
+        yield _text(
+            across, down, number(head.value, metric.unit, digits=digits), "middle", _tone(scale.colour(head.value))
+        )
     for head in marked[:1]:
-        frame = Rectangle((head.head, head.layer), 1, 1, fill=False, linewidth=2, edgecolor=PALETTE["mark"])
-        frame.set_clip_on(False)
-        cells.add_patch(frame)
+        place = f'x="{_LEFT + head.head * width:g}" y="{_TOP + head.layer * height:g}"'
+        style = f'fill="none" stroke="{_colour("mark")}" stroke-width="2"'
+        yield f'<rect {place} width="{width:g}" height="{height:g}" {style}/>'
 
 
 def _tone(colour: str) -> str:
     return "qhi" if colour in {"q4", "q5", "q6", "d0", "d6"} else "qlo"
 
 
-def _draw_bar(bar: Axes, values: Floats, metric: Metric, chance: float) -> None:
-    low, high = bar.get_xlim()
-    _draw_ticks(bar, values[np.isfinite(values)])
-    style: dict[str, Any] = {"fontsize": 11, "color": PALETTE["ink2"], "va": "top"}
+def _bar(sheet: _Sheet, values: Floats, scale: Scale, metric: Metric, chance: float) -> Iterator[str]:
+    """The colours from the lowest to the highest head, with a tick for each head above, and chance."""
+    low, high, top = scale.low, scale.high, sheet.bar
+
+    def at(value: float) -> float:
+        return _LEFT + sheet.across * (value - low) / (high - low)
+
+    for start, end, colour in zip(scale.edges[:-1], scale.edges[1:], scale.colours, strict=True):
+        box = f"M{at(start):.1f} {top:g}H{at(end):.1f}v{_THICK}H{at(start):.1f}z"
+        yield f'<path d="{box}" fill="{_colour(colour)}"/>'
+    frame = f"M{_LEFT} {top:g}h{sheet.across:g}v{_THICK}h-{sheet.across:g}z"
+    yield f'<path d="{frame}" fill="none" stroke="{_colour("rule")}"/>'
+    # those on one half pixel fall together
+    seen = values[np.isfinite(values)]
+    places = (np.unique(np.round(2 * (_LEFT + sheet.across * (seen - low) / (high - low)))) / 2).tolist()
+    steps = [f"m{there - here:g}-9v9" for here, there in pairwise(places)]
+    ticks = "".join([f"M{places[0]:g} {top - 11:g}v9", *steps])
+    yield f'<path class="ticks" d="{ticks}" stroke="{_colour("ink2")}" stroke-width=".8"/>'
+    below = top + _THICK + 13
     if not chance <= low:  # the dashed line would cross a number at its own end
-        bar.text(low, -0.5, number(low, metric.unit), ha="left", **style)
+        yield _text(float(_LEFT), below, number(low, metric.unit), "start")
     if not chance >= high:
-        bar.text(high, -0.5, number(high, metric.unit), ha="right", **style)
+        yield _text(_LEFT + sheet.across, below, number(high, metric.unit), "end")
     if low <= chance <= high:
-        bar.vlines([chance], -1.9, 2.4, color=PALETTE["ink"], linewidth=1.2, linestyle=(0, (2, 1.5)), clip_on=False)
-        side = "left" if chance < (low + high) / 2 else "right"
-        text = f" chance {number(chance, metric.unit)} "
-        bar.text(chance, -2.1, text, ha=side, **(style | {"color": PALETTE["ink"]}))
-    bar.plot([low, high, high, low, low], [0, 0, 1, 1, 0], color=PALETTE["rule"], linewidth=1, clip_on=False)
-    bar.set(xlim=(low, high), ylim=(0, 1))
+        dashes = f'stroke="{_colour("ink")}" stroke-width="1.2" stroke-dasharray="2 1.5"'
+        yield f'<path class="chance" d="M{at(chance):.1f} {top - 11:g}V{top + _THICK + 3:g}" {dashes}/>'
+        side, beside = ("start", -3) if chance < (low + high) / 2 else ("end", 3)
+        words = f"chance {number(chance, metric.unit)}"
+        yield _text(at(chance) + beside, below + 13, words, side, "ink")
 
 
-def _draw_ticks(bar: Axes, seen: Floats) -> None:
-    """One short line above the bar for each head, drawn as a single path; those on one half pixel fall together."""
-    low, high = bar.get_xlim()
-    half_pixel = (high - low) / (2 * bar.get_window_extent().width)
-    places = low + half_pixel * np.unique(np.round((seen - low) / half_pixel))
-    across = np.repeat(places, 3)
-    down = np.tile([1.2, 2.4, np.nan], len(places))
-    bar.plot(across, down, color=PALETTE["ink2"], linewidth=0.8, clip_on=False, alpha=0.6, solid_capstyle="butt")
+def _text(x: float, y: float, words: str, anchor: str = "middle", colour: str = "ink2") -> str:
+    side = f' text-anchor="{anchor}"' if anchor != "middle" else ""
+    tone = f' fill="{_colour(colour)}"' if colour != "ink2" else ""
+    return f'<text x="{x:g}" y="{y:g}"{side}{tone}>{words}</text>'
 
 
-def _inline(svg: bytes, label: str, *, has_theme: bool) -> str:
-    """The drawing as an element of an HTML page: no names that could clash, no name spaces, colours by name."""
-    root = ElementTree.fromstring(svg)
-    drawing = ElementTree.Element("svg", {"class": "heat", "role": "img", "aria-label": label})
-    drawing.attrib["viewBox"] = box = root.attrib["viewBox"]
-    drawing.attrib["width"], drawing.attrib["height"] = box.split()[2:]
-    drawing.extend(shape for child in root for shape in _shapes(child))
-    text = ElementTree.tostring(drawing, encoding="unicode")
-    if not has_theme:
-        return text
-    names = {literal: name for name, literal in PALETTE.items()}
-    return re.sub(r"#[0-9a-f]{6}", lambda hit: _variable(hit[0], names), text)
-
-
-def _variable(literal: str, names: dict[str, str]) -> str:
-    return f"var(--hl-{names[literal]},{literal})" if literal in names else literal
-
-
-def _shapes(element: ElementTree.Element) -> list[ElementTree.Element]:
-    """The visible shapes below an element, flat and in order, with only the attributes that matter."""
-    tag = element.tag.rpartition("}")[2]
-    if tag == "g":
-        return [shape for child in element for shape in _shapes(child)]
-    if tag not in {"path", "text", "image"}:
-        return []
-    shape = ElementTree.Element(tag)
-    shape.text = (element.text or "").strip() or None
-    for key, value in element.attrib.items():
-        name = key.rpartition("}")[2]
-        if name not in {"id", "clip-path"} and not value.startswith("rotate(-0 "):
-            shape.attrib[name] = _tidy(name, value)
-    return [shape]
-
-
-def _tidy(name: str, value: str) -> str:
-    if name == "d":
-        return re.sub(r"\s*\n?\s*([MLCQz])\s*", r"\1", value).strip()
-    if name == "style":
-        return re.sub(r"\s*font-family:[^;]*;?|(?<=[:;])\s+", "", value)
-    return value
+def _colour(name: str) -> str:
+    return f"var(--hl-{name},{PALETTE[name]})"

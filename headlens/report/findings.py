@@ -17,6 +17,7 @@ from headlens.roles import HeadRole, Reading, Roles, Rule, roles_of, rules_for
 from headlens.scores import HeadScore, ScoreTable, head_name
 
 MOST_SENTENCES, FEWEST_SENTENCES = 6, 3  # beside claims from evidence, rules get the rest, and the fewest in any case
+_OF_EVIDENCE = ("coreference", "syntax")  # kinds of roles
 NAMED_HEADS = 4  # heads named in one sentence; the rest are counted
 
 
@@ -27,7 +28,8 @@ class HeadTraits:
     layer: int
     head: int
     held: tuple[HeadRole, ...]
-    nearest: Reading | None  # nearest to its threshold, as a share of the threshold; None where nothing is defined
+    nearest: Reading | None  # nearest to its threshold, as a share of the threshold; None where none is defined
+    is_absent: bool = False  # no score is defined for it
 
     @property
     def name(self) -> str:
@@ -66,8 +68,15 @@ class Finding:
 def head_traits(scores: ScoreTable, roles: Roles) -> list[HeadTraits]:
     """What can be said about every head, layer by layer."""
     rules = rules_for(scores)
+    n_defined = np.isfinite(scores.values).sum(axis=0)
     return [
-        HeadTraits(layer, head, roles.of(layer, head), _nearest(scores, layer, head, rules))
+        HeadTraits(
+            layer,
+            head,
+            roles.of(layer, head),
+            _nearest(scores, layer, head, rules),
+            is_absent=bool(n_defined[layer, head] == 0),
+        )
         for layer, head in np.ndindex(scores.n_layers, scores.n_heads)
     ]
 
@@ -78,17 +87,29 @@ def findings(scores: ScoreTable, evidence: Evidence | None = None, roles: Roles 
     """
     claimed = [_claimed(row) for row in told(evidence)] if evidence is not None else []
     rules = rules_for(scores)
-    roles = roles or roles_of(scores, evidence)
+    roles = roles if roles is not None else roles_of(scores, evidence)
     if not rules:
         nothing = Finding(("No finding: the table holds none of the scores that the rules read.",))
         return claimed or [nothing]
     hits = [rule for rule in rules if roles.heads(rule.id)]
     misses = sorted(set(rules) - set(hits), key=lambda rule: (_distance(scores, rule), rules.index(rule)))
-    opening = [] if hits else [Finding((f"No head passes any threshold of the {amount(len(rules), 'rule')}.",))]
+    opening = [] if hits else [_nothing(rules, roles)]
     room = max(MOST_SENTENCES - len(claimed), FEWEST_SENTENCES)
     sentences = claimed + opening + [_hit(scores, rule, roles) for rule in hits[:room]]
     missing = max(FEWEST_SENTENCES - len(sentences), 0)
     return sentences + [_miss(scores, rule) for rule in misses[:missing]]
+
+
+def _nothing(rules: Sequence[Rule], roles: Roles) -> Finding:
+    counted = amount(len(rules), "rule")
+    if len(roles):
+        return Finding((f"No head passes any threshold of the {counted}.",))
+    return Finding((f"No head has a role: none passes a threshold of the {counted}{_not_by_evidence(roles)}.",))
+
+
+def _not_by_evidence(roles: Roles) -> str:
+    asked = any(role.kind in _OF_EVIDENCE for role in roles.asked)
+    return ", and annotated words single none out" if asked else ""
 
 
 def _claimed(row: MetricEvidence) -> Finding:
@@ -153,7 +174,9 @@ def _miss(scores: ScoreTable, rule: Rule) -> Finding:
     score = best.score
     # three decimals: with two, a near miss would print as the threshold itself
     text = f" comes nearest with {rule.number(score.value)}{best.beside(digits=3)}"
-    if rule.passes(score.value):
+    if best.holds:
+        text += ", which among all heads and rules may be chance"
+    elif rule.passes(score.value):
         text += f", but its interval {_reach(best)}"
     return Finding((f"No head {rule.claim} with {rule.gloss}; ", score, f"{text}."), rule)
 

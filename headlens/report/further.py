@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headlens.numbers import interval, number, signed
-from headlens.report.evidence_rows import Cell, Column, Controls, Row, Table
+from headlens.report.evidence_rows import Controls
 from headlens.report.facts import Provenance, at
-from headlens.wording import way_of
+from headlens.report.tables import NOTHING, Cell, Column, Row, Table
+from headlens.wording import ALL, way_of
 
 KEYS = ("controls", "ensembles", "probe")
 """Entries of the provenance that are read here; they have a place of their own on the page."""
-
-NOTHING = "–"
 
 
 @dataclass(frozen=True)
@@ -44,12 +43,24 @@ def _ensembles(provenance: Provenance) -> Table | None:
     if not rows:
         return None
     columns = (
-        Column("What attends to what", is_number=False),
-        Column("Decisions"),
-        Column("Heads", "whose mean attention chooses", False),
-        Column("Together", "accuracy of the ensemble on documents that had no say in the choice of its heads"),
-        Column("Best single head", "accuracy of the single head that the same documents choose"),
-        Column("Gain", "of the ensemble over the single head; below, its 95% interval"),
+        Column("What attends to what", is_number=False, names=("what", "metric")),
+        Column("Decisions", names=("decisions", "of")),
+        Column("Heads", "whose mean attention chooses", False, names=("heads",)),
+        Column(
+            "Together",
+            "accuracy of the ensemble on documents that had no say in the choice of its heads",
+            names=("together",),
+        ),
+        Column(
+            "Best single head",
+            "accuracy of the single head that the same documents choose",
+            names=("single",),
+        ),
+        Column(
+            "Gain",
+            "of the ensemble over the single head; below, its 95% interval",
+            names=("gain", "gain_low", "gain_high"),
+        ),
     )
     return Table("Ensembles of heads", columns, rows)
 
@@ -57,22 +68,28 @@ def _ensembles(provenance: Provenance) -> Table | None:
 def _ensemble(entry: Mapping[str, Any]) -> Row:
     metric = str(entry.get("metric", ""))
     way = way_of(metric).arrow if metric else NOTHING
+    what = way[:1].upper() + way[1:]
     decisions, gain, every = (_number(entry.get(name)) for name in ("decisions", "gain", "of"))
+    low, high, held_out, single = (_number(entry.get(name)) for name in ("low", "high", "held_out", "single"))
+    heads = tuple(str(head) for head in _listed(entry.get("heads")))
     return Row(
         (
-            Cell(way[:1].upper() + way[1:], note=metric),
+            Cell(what, note=metric, values=(what, metric)),
             Cell(
                 f"{decisions:,.0f}" if math.isfinite(decisions) else NOTHING,
                 hover=f"drawn from {every:,.0f}" if every > decisions else "",
+                values=(decisions, every),
             ),
-            Cell(NOTHING, heads=tuple(str(head) for head in _listed(entry.get("heads")))),
-            Cell(_share(_number(entry.get("held_out"))), is_strong=True),
-            Cell(_share(_number(entry.get("single")))),
+            Cell(NOTHING, heads=heads, values=(" ".join(heads),)),
+            Cell(_share(held_out), is_strong=True, values=(held_out,)),
+            Cell(_share(single), values=(single,)),
             Cell(
                 signed(gain, "share") if math.isfinite(gain) else NOTHING,
-                note=interval(_number(entry.get("low")), _number(entry.get("high")), "share"),
+                note=interval(low, high, "share"),
+                values=(gain, low, high),
             ),
-        )
+        ),
+        is_last=metric.endswith(f"[{ALL}]"),
     )
 
 

@@ -1,30 +1,37 @@
-"""One page that tells what the heads attend to: self-contained, readable without network and without scripts."""
+"""One page that tells what the heads attend to: self-contained, and readable without scripts."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
+from importlib import resources
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headlens.effects import Ablation
 from headlens.evidence_table import VERDICTS, Evidence
+from headlens.examples import Examples
 from headlens.files import atomic_write
 from headlens.numbers import NOT_DEFINED, number
 from headlens.report import behaviour, facts
 from headlens.report.evidence_rows import Controls, rivals_of
 from headlens.report.facts import Provenance
 from headlens.report.figures import sparkline
-from headlens.report.findings import Finding, HeadTraits, findings, head_traits
+from headlens.report.findings import Finding, findings, head_traits
 from headlens.report.further import KEYS, further
+from headlens.report.head_map import LISTED, WIDE, heads_by_role, map_of
+from headlens.report.methods import methods_of
+from headlens.report.page_data import as_script, page_data
 from headlens.report.sections import figure_of, notable
 from headlens.report.themes import themes
 from headlens.roles import Roles, roles_of, rules_for
-from headlens.roles.catalogue import RULES
 from headlens.scores import SCHEMA, Metric, ScoreTable
 from headlens.wording import SYNTAX, family_of, rival_words
 
@@ -35,18 +42,7 @@ if TYPE_CHECKING:
     from headlens.behaviour.similarity import Similarity
 
 _SUMMARY_MAPS = 3
-_NAMED = 3  # roles of a head that are told when a cell of the map is pointed at
-
-
-@dataclass(frozen=True)
-class _Legend:
-    """A letter of the head map and the heads that have it."""
-
-    letter: str
-    trait: str
-    colour: str
-    gloss: str
-    heads: list[str]
+_PAGE = ("dom.js", "plots.js", "map.js", "card.js", "page.js")  # in one scope, in this order
 
 
 def render_report(
@@ -54,18 +50,36 @@ def render_report(
     provenance: Provenance,
     evidence: Evidence | None = None,
     similarity: Similarity | None = None,
+    examples: Examples | None = None,
 ) -> str:
     """The whole report as an HTML page; what the provenance does not say is left out.
 
-    With `similarity` it has a map of all heads. With `evidence`, of an annotated corpus, the page also has tables of
-    relations and coreference, each accuracy beside its baselines, and claims that rest on them. After a failed
+    With `similarity` it has a map of all heads, with `examples` the card of a head shows texts of the corpus. With
+    `evidence`, of an annotated corpus, the page also has tables of relations and coreference, each accuracy beside its
+    baselines, and claims that rest on them. What taking heads out does is read from the provenance. After a failed
     self-check nothing is claimed.
+
+    Raises
+    ------
+    OutputError
+        The provenance has effects of heads that are not whole.
     """
     checked = facts.selfcheck(provenance)
     may_claim = checked is None or checked[0]
     roles = roles_of(scores, evidence)
-    traits = head_traits(scores, roles) if may_claim else []
+    traits = head_traits(scores, roles if may_claim else _no_roles(roles))
     found = further(provenance)
+    effects = provenance.get("ablation")
+    ablation = Ablation.from_dict(effects) if effects else None
+    data = page_data(
+        scores,
+        traits,
+        roles if may_claim else None,
+        similarity=similarity,
+        examples=examples if may_claim else None,
+        ablation=ablation,
+    )
+    scripts = _scripts()
     return (
         _environment()
         .get_template("report.html.j2")
@@ -74,23 +88,37 @@ def render_report(
             version=facts.at(provenance, "headlens"),
             facts=facts.header_facts(scores, provenance),
             selfcheck=checked,
-            findings=_findings_with_pictures(scores, evidence) if may_claim else [],
+            broken=facts.broken_laws(provenance),
+            may_claim=may_claim,
+            findings=_findings_with_pictures(scores, evidence, roles) if may_claim else [],
             agreement=behaviour.agreement_line(provenance) if may_claim else "",
-            layers=[traits[start : start + scores.n_heads] for start in range(0, len(traits), scores.n_heads)],
+            layers=map_of(traits, scores.n_heads, may_claim=may_claim),
+            is_wide=scores.n_heads > WIDE,
+            listed=LISTED,
             linked={head.name for head in traits},
-            legend=_legend(roles if may_claim else None),
-            plain_heads=sum(not head.held and head.nearest is not None for head in traits),
-            themes=themes(scores, evidence if may_claim else None, found, provenance if may_claim else {}, similarity),
-            rules=RULES,
+            counts=heads_by_role(roles) if may_claim else [],
+            plain_heads=sum(not head.held and not head.is_absent for head in traits),
+            themes=themes(
+                scores,
+                evidence if may_claim else None,
+                found,
+                provenance if may_claim else {},
+                similarity,
+                roles if may_claim else None,
+            ),
             schema=SCHEMA,
             settings=evidence.settings if evidence is not None else None,
             methods=_methods(scores, evidence),
+            method=methods_of(provenance, has_similarity=similarity is not None, has_examples=examples is not None),
             verdicts=VERDICTS,
             baselines=_baselines(evidence, found.controls),
             command=facts.at(provenance, "command"),
             laws=facts.laws(provenance),
             provenance=_provenance_groups(provenance),
             scores=scores,
+            data=_markup(as_script(data)),
+            scripts=scripts,
+            policy=_policy(scripts),
         )
     )
 
@@ -121,9 +149,10 @@ def write_report(
     path: str | os.PathLike[str],
     evidence: Evidence | None = None,
     similarity: Similarity | None = None,
+    examples: Examples | None = None,
 ) -> None:
     """Render the report and put it at `path` in one step; an OutputError says why it cannot be written."""
-    page = render_report(scores, provenance, evidence, similarity)
+    page = render_report(scores, provenance, evidence, similarity, examples)
     # a file name that is no proper text reaches here with lone surrogates, which UTF-8 cannot hold
     content = page.encode("utf-8", "backslashreplace")
     atomic_write(path, lambda temporary: temporary.write_bytes(content))
@@ -140,42 +169,53 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(number=number, cell_title=_cell_title, NOT_DEFINED=NOT_DEFINED)
+    environment.globals.update(number=number, NOT_DEFINED=NOT_DEFINED)
     return environment
 
 
-def _findings_with_pictures(scores: ScoreTable, evidence: Evidence | None) -> list[tuple[Finding, Markup | None]]:
+@cache
+def _scripts() -> list[Markup]:
+    """The scripts of the page, each as it stands between its tags: arcs, the page itself, tables."""
+    parts = [source for name in _PAGE if (source := _source(name))]
+    page = "(() => {\n" + "\n".join(['"use strict";', *parts]) + "\n})();"
+    return [_markup(text) for text in (_source("arcs.js"), page, _source("tables.js")) if text]
+
+
+def _source(name: str) -> str:
+    """A file of the templates, not read as a template; empty where it is missing."""
+    file = resources.files("headlens.report").joinpath("templates", name)
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Nothing from outside, and no script but those that are written here, by their hashes."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {allowed}"
+
+
+def _markup(text: str) -> Markup:
     from markupsafe import Markup
 
+    return Markup(text)
+
+
+def _no_roles(roles: Roles) -> Roles:
+    return replace(roles, held=())
+
+
+def _findings_with_pictures(
+    scores: ScoreTable, evidence: Evidence | None, roles: Roles
+) -> list[tuple[Finding, Markup | None]]:
     def picture(finding: Finding) -> Markup | None:
         head = finding.head
         if head is None or finding.metric not in scores or not np.isfinite(scores[finding.metric]).any():
             return None
         row = finding.evidence
         rival = row.baselines[row.rival].held_out if row is not None and row.rival else np.nan
-        return Markup(sparkline(scores[finding.metric], head.value, head.chance, rival=rival))
+        return _markup(sparkline(scores[finding.metric], head.value, head.chance, rival=rival))
 
-    return [(finding, picture(finding)) for finding in findings(scores, evidence)]
-
-
-def _cell_title(head: HeadTraits) -> str:
-    """All roles of a head with their evidence; without any, the one that it comes nearest to."""
-    if head.held:
-        more = f" and {len(head.held) - _NAMED} more" if len(head.held) > _NAMED else ""
-        return f"{head.name}: {'; '.join(one.sentence for one in head.held[:_NAMED])}{more}"
-    if head.nearest is None:
-        return f"{head.name}: {NOT_DEFINED}"
-    rule = head.nearest.rule
-    return f"{head.name}: no role; nearest {head.nearest.words}, threshold {rule.number(rule.threshold, digits=2)}"
-
-
-def _legend(roles: Roles | None) -> list[_Legend]:
-    if roles is None:
-        return []
-    return [
-        _Legend(role.letter, role.title, f"t-{role.kind}", role.gloss, [one.name for one in roles.heads(role.id)])
-        for role in roles.asked
-    ]
+    return [(finding, picture(finding)) for finding in findings(scores, evidence, roles)]
 
 
 def _methods(scores: ScoreTable, evidence: Evidence | None) -> set[str]:
@@ -204,7 +244,9 @@ def _key_metrics(scores: ScoreTable, found: Sequence[Finding]) -> list[Metric]:
 
 
 def _provenance_groups(provenance: Provenance) -> list[tuple[str, list[tuple[str, str]]]]:
-    lines = facts.flat({key: value for key, value in provenance.items() if key not in (*KEYS, *behaviour.KEYS)})
+    lines = facts.flat(
+        {key: value for key, value in provenance.items() if key not in (*KEYS, *behaviour.KEYS, "ablation")}
+    )
     return [
         (group, list(members)) for group, members in groupby(lines, key=lambda line: re.split(r"[.\[]", line[0])[0])
     ]

@@ -12,18 +12,18 @@ import numpy as np
 
 from headlens.evidence_table import ABOVE, INFORMED, SLIGHT, Evidence, RelationEvidence
 from headlens.numbers import interval, signed
-from headlens.report.behaviour import pairs_table, reasons, repetition_table, retrieval_line
-from headlens.report.evidence_rows import (
-    Table,
-    coreference_table,
-    directions_table,
-    pronouns_table,
-    relations_table,
-)
+from headlens.report import patterns
+from headlens.report.behaviour import has_recalled, pairs_table, reasons, retrieval_line
+from headlens.report.best_heads import contribution_table, repetition_table
+from headlens.report.evidence_rows import coreference_table, directions_table, pronouns_table, relations_table
 from headlens.report.facts import Provenance
 from headlens.report.further import Further
+from headlens.report.matrix import matrix
 from headlens.report.sections import Section, section_of
-from headlens.report.similar import clusters_table, map_of_heads, similarity_line
+from headlens.report.similar import clusters_table, map_of_heads, similarity_lines
+from headlens.report.tables import Table
+from headlens.report.taken_out import taken_out_table
+from headlens.roles import Roles
 from headlens.scores import HeadScore, Metric, ScoreTable
 from headlens.wording import ALL, SYNTAX, family_of, is_subtype, title_of
 
@@ -50,6 +50,13 @@ _RELATION = re.compile(r"syntax\.(?:dep_to_head|head_to_dep)\[(.+)\]")
 
 
 @dataclass(frozen=True)
+class Picture:
+    title: str
+    drawing: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
 class Theme:
     """A part of the page. `lines` are remarks; `folded` opens on request."""
 
@@ -57,18 +64,19 @@ class Theme:
     introduction: str
     table: Table | None = None
     has_verdicts: bool = False  # in the table
+    is_narrow: bool = False  # a table of few short columns
     folded: Table | None = None
     lines: tuple[str, ...] = ()
     ensembles: Table | None = None
     probe: str = ""
-    picture: Markup | None = None
+    pictures: tuple[Picture, ...] = ()
     groups: tuple[tuple[str, list[tuple[str, str]]], ...] = ()  # for the contents: words, then (link text, anchor)
     sections: tuple[Section, ...] = ()
     left_out: str = ""  # which maps are not drawn, and where the numbers are
 
     @property
     def is_empty(self) -> bool:
-        return not (self.table or self.lines or self.ensembles or self.probe or self.picture or self.sections)
+        return not (self.table or self.lines or self.ensembles or self.probe or self.pictures or self.sections)
 
 
 @dataclass(frozen=True)
@@ -155,26 +163,70 @@ def themes(
     further: Further,
     provenance: Provenance | None = None,
     similarity: Similarity | None = None,
+    roles: Roles | None = None,
 ) -> list[Theme]:
-    """The parts of the page that have something to say; families without a plan come last, under their own names."""
+    """The parts of the page that have something to say; families without a plan come last, under their own names.
+
+    Without `roles`, tables of heads do not tell them, and there are no classes of patterns.
+    """
     planned = {family for plan in _PLANS for family in plan.families}
     others = dict.fromkeys(family for metric in _metrics(scores) if (family := family_of(metric.name)) not in planned)
     plans = [*_PLANS, *(_Plan(name.replace("_", " ").capitalize(), (name,), "") for name in others)]
-    found = [_theme(plan, scores, evidence, further, provenance or {}) for plan in plans]
+    given = _Given(scores, evidence, further, provenance or {}, roles)
+    found = [_theme(plan, given) for plan in plans]
+    found += [_patterns(given), _taken_out(given)]
     if similarity is not None:
-        found.append(_similarity(similarity))
+        found.append(_similarity(similarity, roles))
     return [theme for theme in found if not theme.is_empty]
 
 
-def _similarity(similarity: Similarity) -> Theme:
+@dataclass(frozen=True)
+class _Given:
+    """What the page is made of."""
+
+    scores: ScoreTable
+    evidence: Evidence | None
+    further: Further
+    provenance: Provenance
+    roles: Roles | None
+
+
+def _patterns(given: _Given) -> Theme:
+    table = patterns.patterns_table(given.scores, given.roles)
+    return Theme("Classes of patterns", patterns.INTRODUCTION, table, is_narrow=True)
+
+
+def _taken_out(given: _Given) -> Theme:
+    return Theme(
+        "Heads taken out",
+        "Attention tells where a head looks. Whether the model uses it shows when it is taken out: the output of one "
+        "head at a time is set to 0, and the loss on the same texts is compared.",
+        taken_out_table(given.provenance, given.roles),
+    )
+
+
+def _similarity(similarity: Similarity, roles: Roles | None) -> Theme:
     from markupsafe import Markup
 
+    pictures = [
+        Picture(
+            "Map of all heads",
+            Markup(map_of_heads(similarity)),
+            "Each mark is a head; marks of one shape are of one cluster.",
+        ),
+        Picture(
+            "Distances of all heads",
+            Markup(matrix(similarity)),
+            "Every head beside every other, by cluster and then by layer: the stronger, the nearer. Lines part the "
+            "clusters.",
+        ),
+    ]
     return Theme(
         title="Similarity",
         introduction="Heads that look at the same places in the same rows stand together.",
-        table=clusters_table(similarity),
-        lines=(similarity_line(similarity),),
-        picture=Markup(map_of_heads(similarity)),
+        table=clusters_table(similarity, roles),
+        lines=tuple(similarity_lines(similarity)),
+        pictures=tuple(pictures if len(similarity.heads) > 1 else pictures[:1]),
     )
 
 
@@ -211,22 +263,23 @@ def _metrics(scores: ScoreTable) -> list[Metric]:
     return [m for m in scores.metrics if not (m.is_macro and m.name.removesuffix(".macro") in scores)]
 
 
-def _theme(
-    plan: _Plan, scores: ScoreTable, evidence: Evidence | None, further: Further, provenance: Provenance
-) -> Theme:
+def _theme(plan: _Plan, given: _Given) -> Theme:
+    scores, evidence, further = given.scores, given.evidence, given.further
     metrics = [metric for metric in _metrics(scores) if family_of(metric.name) in plan.families]
+    if plan is _RETRIEVAL and not has_recalled(given.provenance):
+        metrics = []  # maps of heads that had nothing to find
     relations = drawn_relations(scores, evidence) if plan is _RELATIONS else []
     chosen = _drawn(metrics, [*relations, *_telling_tags(scores, metrics)])
     sections = tuple(section_of(scores, metric) for metric in chosen)
     is_syntax = plan is _RELATIONS
-    table = _table(plan, scores, evidence, further, provenance)
+    table = _table(plan, given)
     return Theme(
         title=plan.title,
         introduction=plan.introduction,
         table=table,
         has_verdicts=table is not None and plan in (_RELATIONS, _COREFERENCE, _PRONOUNS),
         folded=directions_table(evidence, further.controls) if evidence is not None and is_syntax else None,
-        lines=tuple(_lines(plan, scores, evidence, provenance)),
+        lines=tuple(_lines(plan, scores, evidence, given.provenance)),
         ensembles=further.ensembles if is_syntax else None,
         probe=further.probe if is_syntax else "",
         groups=tuple(_groups(sections)),
@@ -235,18 +288,17 @@ def _theme(
     )
 
 
-def _table(
-    plan: _Plan, scores: ScoreTable, evidence: Evidence | None, further: Further, provenance: Provenance
-) -> Table | None:
+def _table(plan: _Plan, given: _Given) -> Table | None:
     if plan is _REPETITION:
-        return repetition_table(scores)
+        return repetition_table(given.scores, given.roles)
+    if plan is _CONTRIBUTION:
+        return contribution_table(given.scores, given.roles)
     if plan is _WEIGHTS:
-        return pairs_table(provenance)
-    if evidence is None:
+        return pairs_table(given.provenance)
+    of_evidence = {_RELATIONS: relations_table, _COREFERENCE: coreference_table, _PRONOUNS: pronouns_table}
+    if given.evidence is None or plan not in of_evidence:
         return None
-    if plan is _RELATIONS:
-        return relations_table(evidence, further.controls)
-    return {_COREFERENCE: coreference_table, _PRONOUNS: pronouns_table}.get(plan, lambda _: None)(evidence)
+    return of_evidence[plan](given.evidence, given.further.controls)
 
 
 def _drawn(metrics: Sequence[Metric], chosen: Sequence[str]) -> list[Metric]:
