@@ -111,10 +111,10 @@ def load_model(
     if dtype not in DTYPES:
         raise UnsupportedModel(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     _check_device(device, dtype)
-    with _quiet():
+    with quiet():
         checkpoint = find_checkpoint(name, revision=revision, with_code=trust_remote_code)
         model = _load_weights(checkpoint, dtype, trust_remote_code)
-        tokenizer = _load_tokenizer(checkpoint, trust_remote_code)
+        tokenizer = load_tokenizer(checkpoint, trust_remote_code)
         model = model.to(device).eval()
     proof = check_model(model) if check else None
     return LoadedModel(model, tokenizer, name, checkpoint.source, _provenance(checkpoint, model), proof)
@@ -260,7 +260,7 @@ def _check_all_used(checkpoint: Checkpoint, model: PreTrainedModel, unexpected_k
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.tiktoken")
 
 
-def _load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedTokenizerBase | None:
     if not checkpoint.gguf and not any(any(checkpoint.folder.glob(name)) for name in _TOKENIZER_FILES):
         return None
     try:
@@ -368,7 +368,7 @@ _SETTINGS = threading.RLock()  # the settings and stderr belong to all threads
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep reports, warnings and progress bars of transformers from the user, and put all settings back. One thread at
     a time: of two, the second would put back what the first has set."""
     with _SETTINGS, _hushed():

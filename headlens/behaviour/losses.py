@@ -28,7 +28,7 @@ from headlens.capture import capture
 from headlens.checkpoints import find_checkpoint
 from headlens.effects import Measure
 from headlens.errors import CorpusError, UnsupportedModel
-from headlens.models import LoadedModel, _quiet, network_of
+from headlens.models import LoadedModel, quiet, network_of
 from headlens.records import Batch
 
 MOST_TOKENS = 4000  # of the corpus, special ones not counted
@@ -359,7 +359,7 @@ def _stored(model: LoadedModel) -> PreTrainedModel | None:
     checkpoint = find_checkpoint(model.name, revision=model.provenance.get("revision"))
     if checkpoint.gguf:
         return None
-    with _quiet():
+    with quiet():
         whole, report = AutoModelForMaskedLM.from_pretrained(
             checkpoint.folder,
             config=copy.deepcopy(model.model.config),

@@ -102,8 +102,8 @@ def _splits(name: str, documents: Iterable[Document]) -> dict[str, int]:
     from headlens.checkpoints import find_checkpoint
     from headlens.words import split_counts
 
-    with models._quiet():
-        tokenizer = models._load_tokenizer(find_checkpoint(name), trust_remote_code=False)
+    with models.quiet():
+        tokenizer = models.load_tokenizer(find_checkpoint(name), trust_remote_code=False)
     if tokenizer is None:
         raise UnsupportedModel(f"{name!r} has no tokenizer; name a model of text, or a folder with a tokenizer.json.")
     sentences = [sentence for document in documents for sentence in document.sentences]
