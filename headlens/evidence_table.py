@@ -103,7 +103,7 @@ class MetricEvidence:
 
     @property
     def rival(self) -> str:
-        """The baseline of the largest held-out accuracy among those that a head must be above; empty if there is none."""
+        """The baseline with the largest held-out accuracy of those that a head must be above; empty without any."""
         must = {name: b.held_out for name, b in self.baselines.items() if b.held_out >= 0 and not b.is_informed}
         return max(must, key=must.__getitem__, default="")
 

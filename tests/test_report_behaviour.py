@@ -57,7 +57,7 @@ def repeated() -> ScoreTable:
             "repetition.duplicate_control": {(1, 0): 0.02},
             "repetition.induction": {(2, 3): 0.92, (2, 2): 0.5},
             "repetition.induction_argmax": {(2, 3): 0.99},
-            "repetition.induction_control": {(2, 3): 0.03},
+            "repetition.induction_control": {(2, 3): 0.03, (1, 1): 0.5},
             "repetition.copying": {(2, 3): 0.8, (2, 2): -0.6},
         }
     )

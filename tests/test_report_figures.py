@@ -11,7 +11,7 @@ import pytest
 from report_pages import NAN, at, table
 
 from headlens.numbers import count, interval, number, probability, signed
-from headlens.report.figures import PALETTE, heat_map, scale_of, sparkline, strip
+from headlens.report.figures import PALETTE, Scale, heat_map, scale_of, sparkline, strip
 from headlens.scores import Metric
 
 
@@ -117,6 +117,12 @@ def test_the_edges_of_a_scale_rise(values: list[float], chance: float) -> None:
         scale = scale_of(metric, np.array([values]), chance)
         assert (np.diff(scale.edges) > 0).all()
         assert len(scale.edges) == len(scale.colours) + 1
+
+
+def test_a_value_on_an_edge_is_of_the_step_above_it_and_the_highest_of_the_last() -> None:
+    scale = Scale(np.array([0.0, 1.0, 2.0, 3.0]), ("bg", "q0", "q1"))
+    assert scale.steps(np.array([-1.0, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0])).tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert scale.colour(1.0) == "q0"
 
 
 def test_a_small_plot_has_a_tick_for_each_value_and_points_at_one() -> None:

@@ -28,7 +28,7 @@ from headlens.capture import capture
 from headlens.checkpoints import find_checkpoint
 from headlens.effects import Measure
 from headlens.errors import CorpusError, UnsupportedModel
-from headlens.models import LoadedModel, quiet, network_of
+from headlens.models import LoadedModel, network_of, quiet
 from headlens.records import Batch
 
 MOST_TOKENS = 4000  # of the corpus, special ones not counted
