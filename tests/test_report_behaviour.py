@@ -264,7 +264,14 @@ def test_retrieval_tells_how_often_the_model_went_on_at_all() -> None:
 
 
 def effect(layer: int, head: int, change: float, **more: Any) -> Effect:
-    entries = {"task": "text", "intact": 2.5, "low": change - 0.1, "high": change + 0.1, "q": 0.01, "documents": 30}
+    entries: dict[str, Any] = {
+        "task": "text",
+        "intact": 2.5,
+        "low": change - 0.1,
+        "high": change + 0.1,
+        "q": 0.01,
+        "documents": 30,
+    }
     return Effect(layer, head, change=change, **(entries | {"p": 0.004, "median_of_heads": 0.02} | more))
 
 

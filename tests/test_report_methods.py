@@ -14,7 +14,7 @@ from headlens.roles.catalogue import CLAIMS, RULES
 from headlens.roles.role import HeadRole, Role
 from headlens.roles.rules import Rule
 
-ABLATION = {"ablation": {"effects": []}}
+ABLATION: dict[str, Any] = {"ablation": {"effects": []}}
 EMPTY: dict[str, Any] = {"methods": set(), "settings": None, "verdicts": {}, "baselines": [], "linked": set()}
 
 

@@ -46,7 +46,9 @@ card.addEventListener("click", (event) => {
   show((open + (action === "next" ? 1 : heads - 1)) % heads);
   card.querySelector(`[data-action="${action}"]`).focus({preventScroll: true});
 });
-card.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && open !== null && event.target.tagName !== "SELECT") close();
+});
 window.addEventListener("popstate", follow);
 window.addEventListener("hashchange", follow);
 window.addEventListener("load", () => { if (open !== null) document.getElementById("card-title").scrollIntoView({block: "nearest"}); });
