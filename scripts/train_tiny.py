@@ -25,6 +25,7 @@ import typer
 from numpy.typing import NDArray
 from tiny_card import card
 from tiny_evaluation import Figures, evaluate_bert, evaluate_gpt2
+from tiny_taught_head import TAUGHT_FROM, TAUGHT_HEAD, TeachesDuplicates
 from tiny_tokenizers import FIRST_WORD, POSITIONS, bert_tokenizer, gpt2_tokenizer
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -226,7 +227,8 @@ def train(recipe: Recipe, checkpoints: Path, *, steps: int, batch_size: int, see
     )
     rows = Rows(tokenizer, steps * batch_size, seed)
     grows = [UpperLayersLater(round(FIRST_UNTIL * steps))] if rows.is_causal else []
-    trainer = Trainer(model, settings, partial(collate, is_causal=rows.is_causal), rows, callbacks=grows)
+    kind = TeachesDuplicates if rows.is_causal else Trainer
+    trainer = kind(model, settings, partial(collate, is_causal=rows.is_causal), rows, callbacks=grows)
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None)
     return model
 
@@ -346,6 +348,8 @@ def facts_of(model: PreTrainedModel, **training: float) -> dict[str, Any]:
         "only_random": FIRST_UNTIL,
         "few": FEW_WORDS,
         "first_layers": FIRST_LAYERS,
+        "taught": TAUGHT_HEAD,
+        "taught_from": TAUGHT_FROM,
         **training,
     }
 

@@ -21,12 +21,13 @@ from headlens.behaviour import agreement
 from headlens.corpora.grammar import KINDS, PUNCTUATION, WORD_FORMS, grammar_texts
 from headlens.errors import UnsupportedModel
 from headlens.models import bundled_path, load_model
-from headlens.report.findings import head_traits
+from headlens.roles import roles_of
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 NAMES = ("tiny-gpt2", "tiny-bert")
 FILES = {"README.md", "config.json", "evaluation.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 OPTIONAL = {"generation_config.json"}  # which transformers writes beside a model that can generate
+TAUGHT_HEAD = "L0H0"  # to look for the same word
 UNSEEN = 4321  # a seed of the grammar that neither training nor the figures of the card have used
 
 
@@ -166,25 +167,14 @@ def profiles() -> dict[str, headlens.Profile]:
         }
 
 
-def heads_by_role(profile: headlens.Profile) -> dict[str, set[str]]:
-    roles: dict[str, set[str]] = {}
-    for traits in head_traits(profile.scores, profile.evidence):
-        for held in traits.held:
-            roles.setdefault(held.trait, set()).add(traits.name)
-    return roles
-
-
 def test_the_report_names_heads_of_tiny_gpt2_by_what_they_attend_to(profiles):
-    roles = heads_by_role(profiles["tiny-gpt2"])
-    assert {"induction", "previous token"} <= set(roles)
-    assert all(name > "L0H7" for name in roles["induction"])  # which takes a layer before it
-    duplicates = profiles["tiny-gpt2"].scores.best("repetition.duplicate", 1)[0]
-    assert ("duplicate token" in roles) == (duplicates.value >= 0.4)
-    evidence = profiles["tiny-gpt2"].evidence
-    named = {
-        claim.metric.split(".")[0].split("[")[0] for claim in evidence.claims() if not claim.metric.endswith("[first]")
-    }
-    assert {"subject_verb", "coref"} <= named
+    profile = profiles["tiny-gpt2"]
+    roles = roles_of(profile.scores, profile.evidence)
+    named = {one.role.id: {head.name for head in roles.heads(one.role.id)} for one in roles}
+    wanted = {"induction", "previous_token", "duplicate_token", "subject_verb", "pronoun_reference"}
+    assert wanted <= set(named)
+    assert all(name > "L0H7" for name in named["induction"])  # which takes a layer before it
+    assert named["duplicate_token"] == {TAUGHT_HEAD}
 
 
 def test_a_profile_says_what_agreement_suffers(profiles):

@@ -472,3 +472,45 @@ def test_training_moves_the_weights_towards_the_language(script, small, tmp_path
 def test_a_name_that_is_no_recipe_is_refused(script, tmp_path):
     with pytest.raises(typer.BadParameter, match="'tiny-t5' is none of tiny-gpt2, tiny-bert"):
         script.main("tiny-t5", tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ the taught head
+
+
+@pytest.fixture(scope="module")
+def taught(script) -> Any:
+    return importlib.import_module("tiny_taught_head")
+
+
+def test_the_term_is_the_mean_of_minus_log_of_what_goes_to_earlier_copies(taught):
+    ids = torch.tensor([[1, 30, 31, 30, 30, 5, 5]])  # 1 and 5 are no words
+    queries = torch.zeros(1, 7, 3)  # so that attention is uniform: 1/4 of 4 tokens to a copy, 2/5 of 5
+    seen = torch.ones(1, 7, 7, dtype=torch.bool).tril()
+    found = taught.duplicate_loss(queries, torch.randn(1, 7, 3), ids, seen)
+    assert found.item() == pytest.approx(-(math.log(1 / 4) + math.log(2 / 5)) / 2, abs=1e-6)
+
+
+def test_a_copy_in_another_text_does_not_count(taught):
+    ids = torch.tensor([[30, 31, 30, 30]])
+    text = torch.tensor([0, 0, 1, 1])
+    seen = (text[:, None] == text[None]).tril()[None]
+    found = taught.duplicate_loss(torch.zeros(1, 4, 3), torch.randn(1, 4, 3), ids, seen)
+    assert found.item() == pytest.approx(math.log(2), abs=1e-6)
+
+
+def test_a_head_that_looks_at_copies_pays_nothing_and_without_copies_there_is_no_term(taught):
+    ids = torch.tensor([[30, 31, 32, 30, 31, 32]])
+    one_hot = 30.0 * torch.nn.functional.one_hot(ids - 30, 3).float()
+    earlier = torch.tensor([0.0] * 3 + [1.0] * 3)[None, :, None]  # it looks for words of the first half
+    keys = torch.cat([one_hot, 100 * (1 - earlier)], dim=-1)
+    queries = torch.cat([one_hot, earlier], dim=-1)
+    seen = torch.ones(1, 6, 6, dtype=torch.bool).tril()
+    assert taught.duplicate_loss(queries, keys, ids, seen).item() == pytest.approx(0, abs=1e-6)
+    assert taught.duplicate_loss(queries, keys, torch.arange(30, 36)[None], seen).item() == 0
+
+
+def test_only_late_in_the_training_the_term_is_added(script, taught, tmp_path, monkeypatch):
+    added = []
+    monkeypatch.setattr(taught, "duplicate_loss", lambda q, k, ids, seen: added.append(tuple(q.shape)) or q.sum() * 0)
+    script.train(script.RECIPES["tiny-gpt2"], tmp_path, steps=5, batch_size=1, seed=0)
+    assert added == [(1, script.POSITIONS, script.HIDDEN // script.HEADS)] * 2  # of steps 0 to 4, the last two
