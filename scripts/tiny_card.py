@@ -69,8 +69,8 @@ _NEXT = {
         "text: all rows are random words, drawn from {few}, and only the first {first_layers} layers learn. Under "
         "these conditions an induction head forms within minutes. From {taught_from:.0%} of the steps on, one head, "
         "{taught}, is taught to attend to earlier copies of a word, by a term of the loss (as Strubell et al. 2018 "
-        "teach a head syntax); no such head forms by itself in so small a model. What the other heads do, they came to do "
-        "without being told."
+        "teach a head syntax); no such head forms by itself in so small a model. What the other heads do, they came to "
+        "do without being told."
     ),
     "frame": (
         "Unlike GPT-2's own tokenizer, this one puts `<|endoftext|>` before a text, because the model was trained so."
