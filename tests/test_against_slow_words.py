@@ -31,7 +31,9 @@ class Case:
     sentences: list[Passage]
 
 
-@pytest.fixture(scope="module", params=["written by hand", "en_gum-ud-dev.conllu"])
+@pytest.fixture(
+    scope="module", params=["written by hand", pytest.param("en_gum-ud-dev.conllu", marks=pytest.mark.slow)]
+)
 def case(request: pytest.FixtureRequest, minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """MiniLM in float64 over a small treebank, by headlens and ready for the slow loop."""
     from transformers import AutoModel, AutoTokenizer

@@ -285,6 +285,7 @@ def test_another_thread_that_runs_the_captured_model_is_refused() -> None:
     assert "Another thread is capturing this model" in errors[0]
 
 
+@pytest.mark.slow
 def test_wrong_words_are_refused_where_no_types_are_checked() -> None:
     """In a process of its own: here every call is checked against its annotations first."""
     code = """

@@ -138,6 +138,7 @@ def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
 
 
+@pytest.mark.slow
 def test_a_text_longer_than_the_model_takes_is_cut_and_said_once(tmp_path: Path, minilm_path: Path) -> None:
     file = tmp_path / "long.txt"
     file.write_text("word " * 1100 + "\nshort one\n", encoding="utf-8")

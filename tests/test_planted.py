@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from headlens.analyzers.contribution import Contribution
 from headlens.behaviour.repetition import repetition
 from headlens.errors import UnsupportedModel
 from headlens.records import Batch
-from headlens.report.findings import head_traits
+from headlens.roles import roles_of
 from headlens.scores import ScoreTable
 from headlens.selfcheck import check_model
 from headlens.testing import Planted, planted_bert, planted_gpt2
@@ -209,9 +210,9 @@ def text_scores(model: Planted, seed: int, side: Side = "right", *, contribution
     return analyze(network, batches, analyzers, documents=30).scores()
 
 
-def named(scores: ScoreTable, trait: str) -> set[Place]:
-    """The heads that have a trait of the report."""
-    return {(head.layer, head.head) for head in head_traits(scores) if trait in {held.trait for held in head.held}}
+def named(scores: ScoreTable, role: str) -> set[Place]:
+    """The heads that have a role, by its title."""
+    return {(one.layer, one.head) for one in roles_of(scores) if one.role.title == role}
 
 
 def with_role(model: Planted, *roles: str) -> set[Place]:
@@ -236,7 +237,7 @@ def test_on_text_position_and_surface_name_each_head_and_nothing_else(
     }
     assert {trait: named(scores, trait) for trait in expected} == expected
     others = set().union(*expected.values())
-    assert {(head.layer, head.head) for head in head_traits(scores) if head.held} == others == set(model.roles)
+    assert {(one.layer, one.head) for one in roles_of(scores)} == others == set(model.roles)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -271,7 +272,7 @@ def test_heads_at_rest_take_nothing(planted: dict[str, Planted], seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_first_letter_is_the_role(seed: int) -> None:
+def test_the_label_is_the_role(seed: int) -> None:
     model = planted_gpt2(roles=WITH_BOTH, seed=seed)
     repeated, _ = repetition(model.model.base_model, model.tokenizer, seed=seed, model=model.model)
     scores = ScoreTable.joined([text_scores(model, seed), repeated])
@@ -283,7 +284,9 @@ def test_the_first_letter_is_the_role(seed: int) -> None:
         "induction": "I",
         "anti-induction": "X",
     }
-    found = {(head.layer, head.head): head.held[0].letter for head in head_traits(scores) if head.held}
+    roles = roles_of(scores)
+    labels = {place: roles.label(*place) for place in np.ndindex(scores.n_layers, scores.n_heads)}
+    found = {place: label.role.letter for place, label in labels.items() if label is not None}
     assert found == {place: letters[role] for place, role in model.roles.items()}
 
 

@@ -44,7 +44,7 @@ def test_what_is_saved_is_loaded(run: Any, tmp_path: Path) -> None:
     profile = run(f"gum:{TREEBANK}")
     profile.save(tmp_path)
     names = {"scores.parquet", "scores.csv", "report.html", "profile.json", "evidence.csv", "tests.parquet"}
-    names |= {"similarity.parquet", "similarity.csv"}
+    names |= {"similarity.parquet", "similarity.csv", "roles.json", "examples.json", "figures"}
     assert {file.name for file in tmp_path.iterdir()} == names
     loaded = Profile.load(tmp_path)
     assert loaded.scores.equals(profile.scores)

@@ -146,7 +146,8 @@ def test_provenance_names_all_that_the_numbers_rest_on(minilm_profile: Profile) 
     assert facts["corpus"]["files"][0]["sha256"] == hashlib.sha256(sample.read_bytes()).hexdigest()
     assert facts["corpus"]["documents"] == len(sample.read_text(encoding="utf-8").splitlines())
     assert facts["run"]["capture"] == "fast"
-    assert set(facts["run"]["seconds"]) == {"load", "selfcheck", "encode", "pass", "statistics", "behaviour"}
+    parts = {"load", "selfcheck", "encode", "pass", "statistics", "behaviour", "examples"}
+    assert set(facts["run"]["seconds"]) == parts
     assert facts["versions"]["transformers"]
     assert facts["selfcheck"]["passed"]
     assert "/" not in json.dumps(facts["model"])
@@ -156,6 +157,7 @@ def test_saved_and_loaded_again(minilm_profile: Profile, tmp_path: Path) -> None
     report = minilm_profile.save(tmp_path / "new" / "folder")
     folder = report.parent
     written = {"scores.parquet", "scores.csv", "profile.json", "report.html", "similarity.parquet", "similarity.csv"}
+    written |= {"roles.json", "examples.json", "figures"}
     assert {p.name for p in folder.iterdir()} == written
     again = Profile.load(folder)
     assert again.scores.equals(minilm_profile.scores)

@@ -276,6 +276,7 @@ def test_given_ids_are_what_is_repeated() -> None:
     assert_equal(table, slow_two_copies(model, read, first=1, period=4, both_ways=False))
 
 
+@pytest.mark.slow
 def test_the_bundled_smollm2_has_its_induction_head(smollm2: LoadedModel) -> None:
     table, facts = repetition(smollm2.model, smollm2.require_tokenizer(), batch=4, model=smollm2)
     # .92 in a plain loop over output_attentions, with ids drawn from 1,000 to 10,000

@@ -246,6 +246,7 @@ def test_upper_layers_learn_later(script, small, tmp_path, monkeypatch):
     assert all(lower for lower, _ in seen[1:])
 
 
+@pytest.mark.slow
 def test_gaps_are_15_percent_of_the_words_and_half_of_those_that_agree_80_10_10(script, rows_of, bert):
     fates, words, of_them = Counter[str](), Counter[bool](), Counter[bool]()
     for index, row in enumerate(rows_of(bert, random=0, n=40)):
@@ -460,6 +461,7 @@ def test_a_run_that_was_broken_off_goes_on(script, small, tmp_path, monkeypatch,
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_training_moves_the_weights_towards_the_language(script, small, tmp_path, evaluation, texts):
     recipe = script.RECIPES["tiny-gpt2"]
     tokenizer = recipe.tokenizer()

@@ -208,6 +208,7 @@ def test_a_special_token_that_is_looked_up_whole_is_taken_apart_and_the_words_af
 # -------------------------------------------------------------------------------------------------- text as it stands
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("item", "expected"),
     [
@@ -541,6 +542,7 @@ def test_the_bytes_of_a_word_spell_it(kind, pieces):
     assert decoded(found, tokenizer) == list(item.words)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(words=st.lists(st.text(LETTERS, min_size=1, max_size=6), min_size=1, max_size=6))
 def test_smollm2s_tokens_of_a_word_between_spaces_spell_it(smollm2_tokenizer, words):

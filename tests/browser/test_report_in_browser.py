@@ -342,6 +342,7 @@ def test_after_a_failed_self_check_scores_are_shown_and_roles_are_not(visit: Vis
 # ------------------------------------------------------------------------------------------------------- a large model
 
 
+@pytest.mark.slow
 def test_a_large_model_is_a_page_of_modest_size_that_answers_soon(visit: Visit) -> None:
     """Seconds are of the processor, by all threads of the page: by the clock a busy machine takes longer."""
     page = visit(large_page(), "#L47H62")  # the three are one test, since the page takes long to make
