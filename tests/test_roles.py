@@ -357,6 +357,17 @@ def test_roles_of_evidence_are_firm_where_confirmed_and_say_so() -> None:
     )
 
 
+@pytest.mark.parametrize(("decisions", "expected"), [(700, ["acl"]), (699, ["acl", "acl:relcl"])])
+def test_a_subtype_that_is_all_of_its_relation_is_not_told_again(decisions: int, expected: list[str]) -> None:
+    rows = [
+        known("syntax.dep_to_head[acl]", HEAD, 0.7, ABOVE, offset=("-2", 0.4)),
+        known("syntax.dep_to_head[acl:relcl]", HEAD, 0.7, ABOVE, decisions=decisions, offset=("-2", 0.4)),
+    ]
+    claimed = {(row.metric, *HEAD): (0.7, 0.1) for row in rows}
+    roles = roles_of(table({"surface.confidence": at(0.1, {})}), evidence_of(rows, [], claimed))
+    assert [one.metric.partition("[")[2].rstrip("]") for one in roles.of(*HEAD)] == expected
+
+
 def test_classes_of_patterns_come_from_the_roles() -> None:
     heads = {(0, 0): (0.9, 0.0), (0, 1): (0.0, 0.9), (0, 2): (0.9, 0.9)}
     first = at(0.0, {head: values[0] for head, values in heads.items()})

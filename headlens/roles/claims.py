@@ -18,15 +18,24 @@ NAN = float("nan")
 def roles_from(evidence: Evidence, scores: ScoreTable) -> Iterator[HeadRole]:
     """One for each head and metric, firm ones first."""
     told = set()
+    spare = _subtypes_alone(evidence)
     for row in (*evidence.relations, *evidence.metrics):
         place = (row.metric, row.layer, row.head)
-        if row.verdict in POSITIVE and place not in told and claim_of(row.metric) is not None:
+        is_asked = claim_of(row.metric) is not None and row.metric not in spare
+        if row.verdict in POSITIVE and place not in told and is_asked:
             told.add(place)
             yield _confirmed(row)
     for claim in evidence.claims():
         place = (claim.metric, claim.layer, claim.head)
-        if place not in told and claim_of(claim.metric) is not None:
+        if place not in told and claim_of(claim.metric) is not None and claim.metric not in spare:
             yield _singled_out(claim, evidence[claim.metric], scores)
+
+
+def _subtypes_alone(evidence: Evidence) -> set[str]:
+    """Subtypes that are all there is of their relation, so that it tells the same."""
+    decisions = {row.metric: row.decisions for row in evidence.metrics}
+    subtypes = [(name, f"{name.partition(':')[0]}]") for name in decisions if ":" in name]
+    return {name for name, whole in subtypes if decisions.get(whole) == decisions[name]}
 
 
 def _confirmed(row: MetricEvidence) -> HeadRole:
