@@ -1,15 +1,25 @@
-"""Gates multiply the output of heads before W_O; here they are matched with the layers of a model."""
+"""Gates multiply the output of heads before W_O: made, and matched with the layers of a model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headlens.arch import Site
 from headlens.errors import CaptureError
 from headlens.records import Stack
+
+
+def gates_without(shape: tuple[int, int], off: Iterable[tuple[int, int]]) -> Float[Tensor, "layer head"]:
+    """1 for every head but those that are taken out, which get 0."""
+    gates = torch.ones(shape)
+    for layer, head in off:
+        gates[layer, head] = 0
+    return gates
 
 
 def gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Site]) -> dict[Stack, Tensor]:

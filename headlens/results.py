@@ -17,7 +17,7 @@ from headlens.errors import OutputError
 from headlens.evidence_table import Evidence
 from headlens.examples import Examples
 from headlens.files import Write, write_together
-from headlens.report.facts import at
+from headlens.report.facts import at, may_claim
 from headlens.roles import Roles, roles_of
 from headlens.scores import ScoreTable
 
@@ -162,11 +162,11 @@ class Profile:
 
         # how long the page takes is known too late to stand on it; so a page made again is the same page
         facts = _without(self.provenance, "run", "seconds", "report")
-        return render_report(self.scores, facts, self.evidence, self.similarity, self.examples)
+        return render_report(self.scores, facts, self.evidence, self.similarity, self.examples, self.roles)
 
     @property
     def _may_claim(self) -> bool:
-        return at(self.provenance, "selfcheck", "passed") is not False
+        return may_claim(self.provenance)
 
     @staticmethod
     def _remove_old_figures(folder: Path, files: Collection[str]) -> None:
@@ -184,7 +184,7 @@ class Profile:
     def _repr_html_(self) -> str:
         from headlens.report import render_summary
 
-        return render_summary(self.scores, self.provenance, self.evidence)
+        return render_summary(self.scores, self.provenance, self.evidence, self.roles)
 
 
 def _without(facts: dict[str, Any], *path: str) -> dict[str, Any]:

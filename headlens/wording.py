@@ -150,10 +150,10 @@ def title_of(relation: str) -> str:
     if relation == ALL:
         return "All relations"
     if bracket and stem == "coref":
-        return _capital(_mention(kind, 1))
+        return capital(_mention(kind, 1))
     if bracket and stem == "choice":
-        return _GROUPS.get(kind, _capital(kind.replace("_", " ")))
-    return _capital(_RELATIONS[relation][0]) if relation in _RELATIONS else relation
+        return _GROUPS.get(kind, capital(kind.replace("_", " ")))
+    return capital(_RELATIONS[relation][0]) if relation in _RELATIONS else relation
 
 
 def rival_words(name: str) -> RivalWords:
@@ -193,5 +193,5 @@ def _a(noun: str) -> str:
     return f"{'an' if noun[0].lower() in 'aeiou' else 'a'} {noun}"
 
 
-def _capital(text: str) -> str:
+def capital(text: str) -> str:
     return text[:1].upper() + text[1:]

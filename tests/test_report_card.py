@@ -12,8 +12,9 @@ from report_pages import HEADS, LAYERS, NAN, at, table
 
 from headlens.evidence_table import ABOVE, INFORMED, PROFILE, UNDECIDED, Evidence, MetricEvidence
 from headlens.numbers import number
-from headlens.report.card import MOST_TELLING, OF_A_FAMILY, own_place, telling
+from headlens.report.card import MOST_TELLING, OF_A_FAMILY, telling
 from headlens.report.findings import Finding, findings
+from headlens.report.sections import own_place
 from headlens.roles import HeadRole, Rule, roles_of, rules_for
 from headlens.roles.catalogue import RULES
 from headlens.scores import ScoreTable

@@ -18,6 +18,7 @@ from torch import Tensor
 from headlens.behaviour.losses import Question, about_repeats, about_text
 from headlens.effects import Ablation, Effect, Head, Task
 from headlens.errors import CorpusError, UnsupportedModel
+from headlens.gates import gates_without
 from headlens.models import LoadedModel, head_counts, network_of
 from headlens.records import Batch
 from headlens.scores import head_name
@@ -108,7 +109,7 @@ class _Changes:
 
     @classmethod
     def of(cls, question: Question, shape: tuple[int, int]) -> _Changes:
-        intact = question.answers(torch.ones(shape))
+        intact = question.answers(gates_without(shape, []))
         if not intact.isfinite().all():
             raise UnsupportedModel(
                 "The model's own output is not finite on this corpus, so heads cannot be taken out; run it in float32."
@@ -117,9 +118,8 @@ class _Changes:
         return cls(question, shape, intact, fold, {})
 
     def add(self, head: Head, seed: int) -> None:
-        gates = torch.ones(self.shape)
-        gates[head] = 0
-        changes = self.question.changes(self.intact, self.question.answers(gates)).double().numpy()
+        answers = self.question.answers(gates_without(self.shape, [head]))
+        changes = self.question.changes(self.intact, answers).double().numpy()
         sums, count = (np.bincount(self.fold, each).astype(np.float64) for each in (changes, None))
         low, high = interval(sums, count, seed)
         is_loss = self.question.measure != "output"  # a distance is never below 0, so there is nothing to test

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -27,6 +26,7 @@ from headlens.corpora.kinds import GRAMMAR
 from headlens.encode import EncodedWords, encode_words, max_length_of
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.evidence_table import Evidence
+from headlens.gates import gates_without
 from headlens.models import LoadedModel, head_counts, network_of
 from headlens.records import Batch
 from headlens.scores import head_name
@@ -144,12 +144,12 @@ def ablate_agreement(
     asked = list(_asked(network, tokenizer, texts))
     if not any(one.questions for one in asked):
         raise CorpusError("No verb of the texts has two forms of one token each, so agreement cannot be asked.")
-    intact, ablated = (_right(network, vocabulary, asked, _gates(shape, off)) for off in ([], heads))
+    intact, ablated = (_right(network, vocabulary, asked, gates_without(shape, off)) for off in ([], heads))
     across = np.array([question.has_attractor for one in asked for question in one.questions])
     others = [head for head in np.ndindex(*shape) if head not in set(heads)]
     pool = others if len(others) >= len(heads) else list(np.ndindex(*shape))
     drawn = _sets(pool, len(heads), sets, np.random.default_rng(seed))
-    random = [_right(network, vocabulary, asked, _gates(shape, off)) for off in drawn]
+    random = [_right(network, vocabulary, asked, gates_without(shape, off)) for off in drawn]
     return AgreementAblation(
         heads=tuple(heads),
         verbs=len(across),
@@ -179,13 +179,6 @@ def _check_heads(heads: Sequence[Head], shape: tuple[int, int]) -> None:
     for layer, head in heads:
         if not (0 <= layer < shape[0] and 0 <= head < shape[1]):
             raise CorpusError(f"The model has {shape[0]} layers of {shape[1]} heads, no {head_name(layer, head)}.")
-
-
-def _gates(shape: tuple[int, int], off: Sequence[Head]) -> Float[Tensor, "layer head"]:
-    gates = torch.ones(shape)
-    for layer, head in off:
-        gates[layer, head] = 0
-    return gates
 
 
 def _right(

@@ -190,7 +190,7 @@ def _tell(result: Profile, report: Path) -> None:
     typer.echo(f"Self-check {result.provenance['selfcheck']['line']}")
     for note in result.provenance["notes"]:
         typer.echo(f"Note: {note}")
-    for finding in findings(result.scores, result.evidence):
+    for finding in findings(result.scores, result.evidence, result.roles):
         typer.echo(f"- {finding.text}")
     if result.evidence is not None:
         typer.echo(f"Evidence: {_verdicts(result.evidence)}")

@@ -21,11 +21,6 @@ _WEIGHTS = "circuits"  # whose scores rest on weights, not on rows
 _CONTROLS = frozenset(rule.control for rule in RULES if rule.control)
 
 
-def own_place(scores: ScoreTable) -> list[Metric]:
-    """Metrics but for means of inputs that stand beside the mean of rows."""
-    return [m for m in scores.metrics if not (m.is_macro and m.name.removesuffix(".macro") in scores)]
-
-
 def telling(scores: ScoreTable, metrics: Sequence[Metric]) -> list[list[int]]:
     """For every head, layer by layer, places in `metrics` of the scores by which it differs most from other heads.
 

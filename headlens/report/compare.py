@@ -22,6 +22,7 @@ from headlens.report.compare_rows import (
     score_rows,
 )
 from headlens.report.compare_words import is_reliable, notices, sentences, tally
+from headlens.report.environment import new_environment
 from headlens.roles.role import HeadRole, Role
 from headlens.scores import head_name
 
@@ -98,17 +99,7 @@ def render_comparison(comparison: Comparison) -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("headlens.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(MARKS=MARKS, count=count, amount=amount)
-    return environment
+    return new_environment(MARKS=MARKS, count=count, amount=amount)
 
 
 def _title(comparison: Comparison) -> str:

@@ -32,8 +32,7 @@ _OF_EVIDENCE = ("repeats", "minimum", "alpha", "margin")
 
 def is_reliable(pair: Pair) -> bool:
     """No self-check failed; else nothing must be claimed."""
-    checks = [facts.selfcheck(side.provenance) for side in (pair.before, pair.after)]
-    return all(check is None or check[0] for check in checks)
+    return all(facts.may_claim(side.provenance) for side in (pair.before, pair.after))
 
 
 def notices(pair: Pair) -> list[str]:

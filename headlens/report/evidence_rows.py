@@ -22,7 +22,18 @@ from headlens.evidence_table import (
 from headlens.numbers import amount, interval, number, probability, signed
 from headlens.report.figures import strip
 from headlens.report.tables import NOTHING, Cell, Column, Row, Table
-from headlens.wording import ALL, BASELINES, SUBJECT_VERB, SYNTAX, family_of, is_subtype, rival_words, title_of, way_of
+from headlens.wording import (
+    ALL,
+    BASELINES,
+    SUBJECT_VERB,
+    SYNTAX,
+    capital,
+    family_of,
+    is_subtype,
+    rival_words,
+    title_of,
+    way_of,
+)
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -243,10 +254,10 @@ def _name_cell(row: MetricEvidence) -> Cell:
         return cell(title_of(row.metric), row.metric)
     arrow = way_of(row.metric).arrow
     if not isinstance(row, RelationEvidence):
-        return cell(_capital(arrow), row.metric)
+        return cell(capital(arrow), row.metric)
     if row.relation in (SUBJECT_VERB, ALL):
         return cell(title_of(row.relation), arrow, row.metric)
-    return cell(_capital(arrow), "" if f"({row.relation})" in arrow else row.relation, row.metric)
+    return cell(capital(arrow), "" if f"({row.relation})" in arrow else row.relation, row.metric)
 
 
 def _chosen(share: float) -> str:
@@ -305,7 +316,3 @@ def _share(value: float) -> str:
 
 def _p(value: float) -> str:
     return probability(value) if not math.isnan(value) else NOTHING
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -50,6 +50,12 @@ def selfcheck(provenance: Provenance) -> tuple[bool, str] | None:
     return bool(passed), line if line.startswith(verdict) else f"{verdict}: {line}"
 
 
+def may_claim(provenance: Provenance) -> bool:
+    """Unless the self-check failed; then nothing must be said of any head."""
+    checked = selfcheck(provenance)
+    return checked is None or checked[0]
+
+
 def laws(provenance: Provenance) -> list[tuple[str, str, str]]:
     """Law, error and tolerance of every check that was made, those that failed first."""
     rows = sorted(_listed(at(provenance, "selfcheck", "laws")), key=lambda row: not _is_broken(row))

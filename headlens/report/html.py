@@ -21,6 +21,7 @@ from headlens.examples import Examples
 from headlens.files import atomic_write
 from headlens.numbers import NOT_DEFINED, number
 from headlens.report import behaviour, facts
+from headlens.report.environment import new_environment
 from headlens.report.evidence_rows import Controls, rivals_of
 from headlens.report.facts import Provenance
 from headlens.report.figures import sparkline
@@ -51,13 +52,14 @@ def render_report(
     evidence: Evidence | None = None,
     similarity: Similarity | None = None,
     examples: Examples | None = None,
+    roles: Roles | None = None,
 ) -> str:
     """The whole report as an HTML page; what the provenance does not say is left out.
 
     With `similarity` it has a map of all heads, with `examples` the card of a head shows texts of the corpus. With
     `evidence`, of an annotated corpus, the page also has tables of relations and coreference, each accuracy beside its
     baselines, and claims that rest on them. What taking heads out does is read from the provenance. After a failed
-    self-check nothing is claimed.
+    self-check nothing is claimed. `roles` are those of scores and evidence, if they are at hand.
 
     Raises
     ------
@@ -65,8 +67,8 @@ def render_report(
         The provenance has effects of heads that are not whole.
     """
     checked = facts.selfcheck(provenance)
-    may_claim = checked is None or checked[0]
-    roles = roles_of(scores, evidence)
+    may_claim = facts.may_claim(provenance)
+    roles = roles if roles is not None else roles_of(scores, evidence)
     traits = head_traits(scores, roles if may_claim else _no_roles(roles))
     found = further(provenance)
     effects = provenance.get("ablation")
@@ -123,11 +125,13 @@ def render_report(
     )
 
 
-def render_summary(scores: ScoreTable, provenance: Provenance, evidence: Evidence | None = None) -> str:
+def render_summary(
+    scores: ScoreTable, provenance: Provenance, evidence: Evidence | None = None, roles: Roles | None = None
+) -> str:
     """A fragment for notebooks: title, findings and three heat maps, all style inline, always on a light card."""
     checked = facts.selfcheck(provenance)
-    may_claim = checked is None or checked[0]
-    found = findings(scores, evidence) if may_claim else []
+    may_claim = facts.may_claim(provenance)
+    found = findings(scores, evidence, roles) if may_claim else []
     return (
         _environment()
         .get_template("summary.html.j2")
@@ -160,17 +164,7 @@ def write_report(
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("headlens.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(number=number, NOT_DEFINED=NOT_DEFINED)
-    return environment
+    return new_environment(number=number, NOT_DEFINED=NOT_DEFINED)
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headlens.examples import Example
 from headlens.numbers import number
+from headlens.report.environment import new_environment
 from headlens.scores import head_name
 
 if TYPE_CHECKING:
@@ -30,14 +31,4 @@ def render_own_text(example: Example, title: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("headlens.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(number=number)
-    return environment
+    return new_environment(number=number)

@@ -10,9 +10,10 @@ import numpy as np
 
 from headlens.effects import Ablation
 from headlens.examples import Examples
-from headlens.report.card import nearest_words, own_place, telling
+from headlens.report.card import nearest_words, telling
 from headlens.report.figures import LOW_IS_TELLING, Scale, is_signed, scale_of, starts_at_chance
 from headlens.report.findings import HeadTraits
+from headlens.report.sections import own_place
 from headlens.roles import HeadRole, Roles
 from headlens.scores import Floats, Metric, ScoreTable
 from headlens.wording import SUBJECT_VERB, family_of

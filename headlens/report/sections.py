@@ -48,6 +48,11 @@ class Section:
     values: list[list[str]] | None  # [layer, head]
 
 
+def own_place(scores: ScoreTable) -> list[Metric]:
+    """Metrics but for means of inputs that stand beside the mean of rows."""
+    return [m for m in scores.metrics if not (m.is_macro and m.name.removesuffix(".macro") in scores)]
+
+
 def section_of(scores: ScoreTable, metric: Metric) -> Section:
     values = scores[metric.name]
     has_values = bool(np.isfinite(values).any())

@@ -19,7 +19,7 @@ from headlens.report.evidence_rows import coreference_table, directions_table, p
 from headlens.report.facts import Provenance
 from headlens.report.further import Further
 from headlens.report.matrix import matrix
-from headlens.report.sections import Section, section_of
+from headlens.report.sections import Section, own_place, section_of
 from headlens.report.similar import clusters_table, map_of_heads, similarity_lines
 from headlens.report.tables import Table
 from headlens.report.taken_out import taken_out_table
@@ -170,7 +170,7 @@ def themes(
     Without `roles`, tables of heads do not tell them, and there are no classes of patterns.
     """
     planned = {family for plan in _PLANS for family in plan.families}
-    others = dict.fromkeys(family for metric in _metrics(scores) if (family := family_of(metric.name)) not in planned)
+    others = dict.fromkeys(family for metric in own_place(scores) if (family := family_of(metric.name)) not in planned)
     plans = [*_PLANS, *(_Plan(name.replace("_", " ").capitalize(), (name,), "") for name in others)]
     given = _Given(scores, evidence, further, provenance or {}, roles)
     found = [_theme(plan, given) for plan in plans]
@@ -258,14 +258,9 @@ def _is_plain(relation: str) -> bool:
     return relation != ALL and not is_subtype(relation)
 
 
-def _metrics(scores: ScoreTable) -> list[Metric]:
-    """Those with a place of their own: a mean of inputs stands beside the mean of rows, if there is one."""
-    return [m for m in scores.metrics if not (m.is_macro and m.name.removesuffix(".macro") in scores)]
-
-
 def _theme(plan: _Plan, given: _Given) -> Theme:
     scores, evidence, further = given.scores, given.evidence, given.further
-    metrics = [metric for metric in _metrics(scores) if family_of(metric.name) in plan.families]
+    metrics = [metric for metric in own_place(scores) if family_of(metric.name) in plan.families]
     if plan is _RETRIEVAL and not has_recalled(given.provenance):
         metrics = []  # maps of heads that had nothing to find
     relations = drawn_relations(scores, evidence) if plan is _RELATIONS else []

@@ -23,6 +23,8 @@ from headlens.significance import benjamini_hochberg
 
 __all__ = ["HeadRole", "Reading", "Role", "Roles", "Rule", "roles_of", "rules_for"]
 
+ALPHA = 0.05  # false discovery rate among all heads and rules
+
 
 def roles_of(scores: ScoreTable, evidence: Evidence | None = None) -> Roles:
     """Every role that every head has.
@@ -48,9 +50,6 @@ def rules_for(scores: ScoreTable) -> tuple[Rule, ...]:
     """
     spare = "surface.first" if _cls_comes_first(scores) else None
     return tuple(rule for rule in RULES if rule.metric != spare and rule.can_read(scores))
-
-
-ALPHA = 0.05
 
 
 def _from_rules(scores: ScoreTable, rules: tuple[Rule, ...]) -> Iterator[HeadRole]:

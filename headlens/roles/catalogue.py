@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headlens.roles.role import Role
 from headlens.roles.rules import Condition, Rule
-from headlens.wording import ALL, SYNTAX, family_of
+from headlens.wording import SYNTAX, family_of
 
 NO_OP_RATIO = 1 / 3  # of what sinks bring, by norm, over what they are paid; our choice, after Kobayashi et al. 2020
 
@@ -355,8 +355,6 @@ CLAIMS: tuple[FromEvidence, ...] = (
     FromEvidence(_told("subject_verb", "S", "subject and verb", "syntax", 3), SYNTAX, ("nsubj", "csubj")),
     FromEvidence(_told("syntax", "Y", "other syntax", "syntax", 4), SYNTAX),
 )
-
-ALL_RELATIONS = f"[{ALL}]"
 
 
 def claim_of(metric: str) -> FromEvidence | None:
