@@ -47,13 +47,30 @@ def press(page: Page, key: str) -> str:
 
 @pages
 def test_nothing_stands_in_the_way_of_a_reader(visit: Visit, violations: Judge, html: Callable[[], str]) -> None:
-    assert violations(visit(html(), "#L0H2")) == []
+    page = visit(html(), "#L0H2")
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert violations(page) == []
 
 
 def test_words_can_be_read_on_a_dark_screen(visit: Visit, violations: Judge) -> None:
     page = visit(annotated_page(), "#L0H2", color_scheme="dark")
     heads_and_relations = "header, main > section:nth-of-type(-n+3)"  # the rest is of the same kinds, and takes long
     assert violations(page, "color-contrast", within=heads_and_relations) == []
+
+
+def test_scores_are_folded_until_a_link_leads_to_one(visit: Visit) -> None:
+    page = visit(annotated_page())
+    metric = page.locator("article.metric").last
+    assert not metric.is_visible()
+    page.evaluate("(id) => { location.hash = id }", metric.get_attribute("id"))
+    metric.wait_for(state="visible")
+    assert page.locator("details.metrics[open]").count() == 1
+
+
+def test_folded_scores_are_on_paper(visit: Visit) -> None:
+    page = visit(annotated_page())
+    page.emulate_media(media="print")
+    assert page.locator("article.metric").last.evaluate("(article) => article.getBoundingClientRect().height") > 100
 
 
 @pages

@@ -25,8 +25,17 @@ function address(how, hash) {
   try { if (location.hash !== hash) history[how](null, "", hash); } catch { /* a frame without an address of its own */ }
 }
 
+/* Not all browsers open what holds the place that a link leads to. */
+function unfold(target) {
+  const fold = target?.closest("details:not([open])");
+  if (!fold) return;
+  fold.open = true;
+  target.scrollIntoView();
+}
+
 function follow() {
   const place = placeOf(location.hash);
+  if (place === null) unfold(document.getElementById(location.hash.slice(1)));
   if (place !== null && place !== open) show(place, {pushes: false});
   else if (place === null && location.hash === "" && open !== null) { open = null; card.hidden = true; headMap.mark(null); }
 }
