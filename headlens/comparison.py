@@ -19,6 +19,7 @@ import numpy.typing as npt
 from headlens.differences import Change, Differences, differences_of
 from headlens.errors import OutputError
 from headlens.evidence_table import Evidence
+from headlens.roles.catalogue import RULES
 from headlens.roles.role import HeadRole, Role
 from headlens.roles.table import Roles
 from headlens.scores import Floats, Metric, ScoreTable, head_name
@@ -26,8 +27,11 @@ from headlens.scores import Floats, Metric, ScoreTable, head_name
 if TYPE_CHECKING:
     import pandas as pd
 
-Fate = Literal["kept", "moved", "lost", "gained"]
+# Lost and gained: the score changed beyond its interval, too, or the head itself went or came
+Fate = Literal["kept", "moved", "named elsewhere", "lost", "no longer named", "gained", "newly named"]
 Place = tuple[int, int]  # layer, head
+
+_LOW_IS_TELLING = frozenset(rule.id for rule in RULES if rule.is_below)  # roles of scores under a threshold
 
 COLUMNS = "before after of metric layer head value_before value_after difference low high chance_before chance_after"
 ROLE_COLUMNS = (
@@ -83,12 +87,23 @@ class HeadChange:
     metric: str  # that the role rests on before, else after
     is_removed: bool  # the head itself is absent after
     change: Change | None  # of that score, where both sides have it
+    is_added: bool = False  # the head itself is absent before
 
     @property
     def fate(self) -> Fate:
+        """Named no longer, or newly: a threshold lies between two scores that no interval tells apart."""
         if self.before is None:
-            return "gained"
-        return "lost" if self.after is None else "kept"
+            return "gained" if self.is_added or self._moves(1) else "newly named"
+        if self.after is None:
+            return "lost" if self.is_removed or self._moves(-1) else "no longer named"
+        return "kept"
+
+    def _moves(self, way: int) -> bool:
+        """The score changed beyond its interval, toward the role (1) or away from it (-1)."""
+        if self.change is None or not self.change.is_beyond_zero:
+            return False
+        toward = -1 if self.role.id in _LOW_IS_TELLING else 1
+        return bool(np.sign(self.change.difference) == toward * way)
 
     @property
     def name(self) -> str:
@@ -106,15 +121,22 @@ class RoleChange:
 
     @property
     def fate(self) -> Fate | None:
-        """None where neither side has it.
+        """None where neither side has it, or no head can be followed, since the models differ in shape.
 
-        Kept: the best head before still has it, though another may be better now. Moved: that head has it no more, and
-        another one has it.
+        Kept: the best head before still has it, though another may be better now. Moved: that head has lost it, and
+        another one has it. Named elsewhere: so it is, though the score of that head did not change beyond its interval.
         """
-        if not self.before or not self.after:
-            return "lost" if self.before else "gained" if self.after else None
-        best = (self.before[0].layer, self.before[0].head)
-        return "kept" if any((one.layer, one.head) == best for one in self.after) else "moved"
+        best = self.best
+        if best is None:
+            return None
+        if not self.before or not self.after or best.fate == "kept":
+            return best.fate
+        return "moved" if best.fate == "lost" else "named elsewhere"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether any head of either side has it."""
+        return bool(self.before or self.after)
 
     @property
     def best(self) -> HeadChange | None:
@@ -123,7 +145,7 @@ class RoleChange:
         return next((one for one in self.heads if first and one.name == first.name), None)
 
     def count(self, fate: Fate) -> int:
-        """How many heads are kept, lost or gained."""
+        """How many heads have this fate."""
         return sum(one.fate == fate for one in self.heads)
 
 
@@ -266,7 +288,8 @@ def _role(role: Role, before: Side, after: Side, differences: Differences | None
         metric = next(one.metric for one in (was, now) if one is not None)
         is_removed = bool(before.present[layer, head] and not after.present[layer, head])
         change = differences.of(metric, layer, head) if metric in differences.names else None
-        heads.append(HeadChange(role, layer, head, was, now, metric, is_removed, change))
+        is_added = bool(after.present[layer, head] and not before.present[layer, head])
+        heads.append(HeadChange(role, layer, head, was, now, metric, is_removed, change, is_added))
     return RoleChange(role, old, new, tuple(heads))
 
 
@@ -307,7 +330,7 @@ def _role_rows(pair: Pair) -> Iterator[dict[str, Any]]:
             **_names(pair),
             "role": change.role.id,
             "of": "role",
-            "fate": change.fate if pair.differences is not None else None,
+            "fate": change.fate,
             "heads_before": len(change.before),
             "heads_after": len(change.after),
             "share_before": share(change.before, pair.before),

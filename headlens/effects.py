@@ -20,6 +20,7 @@ Task = Literal["text", "repeats"]  # what is asked: the corpus, or random tokens
 Measure = Literal["text", "repeats", "output"]  # what could be measured: a loss, or how far the output moves
 
 ALPHA = 0.05  # false discovery rate, as of the other tests
+MOST_TOKENS = 4000  # of the corpus that are run without each head, special ones not counted
 _ON_REPEATS = frozenset({"induction", "anti_induction", "duplicate_token", "previous_random_token"})  # ids of roles
 _COUNTS = ("layer", "head", "documents")
 _WAY_OUT = "run the profile again"
@@ -133,6 +134,12 @@ class Ablation:
                 for effect in self.effects
             ],
         }
+
+    @classmethod
+    def of_provenance(cls, provenance: Mapping[str, Any]) -> Ablation | None:
+        """What a profile knows of it; None where no head was taken out, OutputError where the entry is not whole."""
+        found = provenance.get("ablation")
+        return cls.from_dict(found) if found else None
 
     @classmethod
     def from_dict(cls, found: object) -> Ablation:

@@ -41,3 +41,10 @@ class MissingAnnotation(HeadlensError):
 
 class OutputError(HeadlensError):
     """A result cannot be written, or a saved one cannot be read."""
+
+
+def in_words(reason: Exception) -> str:
+    """What is wrong with a file, in brackets; nothing where only Python's own words for it are known."""
+    if isinstance(reason, HeadlensError):
+        return f" ({str(reason).rstrip('.')})"
+    return f" ({reason.args[0]} is missing)" if isinstance(reason, KeyError) else ""

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from headlens.errors import OutputError
+from headlens.errors import OutputError, in_words
 from headlens.files import Write, write_together
-from headlens.scores import head_name, read_arrow
+from headlens.scores import WAY_OUT, head_name, read_arrow
+from headlens.spreadsheets import csv_writer
+from headlens.wording import is_part_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +39,8 @@ NOT_TESTED = "not tested"
 VERDICTS: dict[str, str] = {
     ABOVE: "the held-out accuracy lies above every baseline by the margin, the intervals of the differences lie above "
     "0, and the head stands out from its null among all heads and metrics tested",
-    INFORMED: "the same over the baselines that know positions, but a rule that knows the annotated parts of speech, "
-    "as no head does, comes as close",
+    INFORMED: "the same over the baselines that know positions only, and not over a rule that reads the annotated "
+    "parts of speech, which no head is given: that rule comes close or does better, be it by far",
     SLIGHT: "certain, but above the baselines that know positions by less than the margin",
     UNDECIDED: "above every baseline by the margin, but an interval holds 0 or the test does not single the head out",
     EXPLAINED: "above chance, but a baseline, or where the head looks on average, comes as close",
@@ -54,7 +56,6 @@ POSITIVE = (ABOVE, INFORMED)  # the head is above all that it must be above, and
 PROFILE = "profile"  # name among the baselines
 TESTS = ["value", "expected", "profile", "p", "q"]
 _KEY = ["metric", "layer", "head"]
-_WAY_OUT = "write the evidence again with Evidence.save"
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,18 @@ class MetricEvidence:
     @property
     def rival(self) -> str:
         """The baseline with the largest held-out accuracy of those that a head must be above; empty without any."""
-        must = {name: b.held_out for name, b in self.baselines.items() if b.held_out >= 0 and not b.is_informed}
-        return max(must, key=must.__getitem__, default="")
+        return self._strongest_of(informed=False)
+
+    @property
+    def informed(self) -> str:
+        """The baseline with the largest held-out accuracy of those that know what no head is given; empty without."""
+        return self._strongest_of(informed=True)
+
+    def _strongest_of(self, *, informed: bool) -> str:
+        found = {
+            name: b.held_out for name, b in self.baselines.items() if b.held_out >= 0 and b.is_informed == informed
+        }
+        return max(found, key=found.__getitem__, default="")
 
     @property
     def gain(self) -> float:
@@ -193,6 +204,11 @@ class Evidence:
         return self.metrics[self.names.index(metric)]
 
     @cached_property
+    def distinct_relations(self) -> tuple[RelationEvidence, ...]:
+        """Without those that are all there is of another one, so that they would tell the same decisions twice."""
+        return tuple(row for row in self.relations if not any(_is_all_of(row, other) for other in self.relations))
+
+    @cached_property
     def best_rival(self) -> Floats:
         """[metric]: accuracy on all documents of the best baseline that is no profile and not informed, else NaN."""
         found = (
@@ -271,7 +287,7 @@ class Evidence:
         table = pa.Table.from_pandas(self.tests_frame(), preserve_index=False).replace_schema_metadata(metadata)
         return {
             "tests.parquet": lambda path: pq.write_table(table, path),
-            "evidence.csv": lambda path: rows.to_csv(path, index=False, lineterminator="\n"),
+            "evidence.csv": csv_writer(rows),
         }
 
     @classmethod
@@ -279,7 +295,7 @@ class Evidence:
         """Read what `save` wrote, given its folder or tests.parquet; an OutputError says what is wrong, and where."""
         path = Path(folder)
         path = path if path.is_file() else path / "tests.parquet"
-        table = read_arrow(path, SCHEMA_VERSION, writer="Evidence.save", way_out=_WAY_OUT)
+        table = read_arrow(path, SCHEMA_VERSION)
         try:
             metadata = {key.decode(): json.loads(text) for key, text in table.schema.metadata.items() if _is_json(key)}
             shape = tuple(metadata["headlens.shape"])
@@ -292,7 +308,7 @@ class Evidence:
             if not evidence.tests_frame()[_KEY].equals(table.select(_KEY).to_pandas(ignore_metadata=True)):
                 raise OutputError("the rows are not in the order in which they were written")
         except (KeyError, TypeError, ValueError, AttributeError, OutputError) as reason:
-            raise OutputError(f"{path} does not hold evidence that is whole ({reason}); {_WAY_OUT}.") from reason
+            raise OutputError(f"{path} does not hold evidence that is whole{in_words(reason)}; {WAY_OUT}.") from reason
         return evidence
 
     def __repr__(self) -> str:
@@ -322,6 +338,11 @@ def verdict_of(row: Mapping[str, Any], settings: Settings, *, tested: bool) -> s
     if not by_margin:
         return SLIGHT
     return ABOVE if all(is_by_margin(baseline) and baseline.low > 0 for baseline in informed) else INFORMED
+
+
+def _is_all_of(part: MetricEvidence, whole: MetricEvidence) -> bool:
+    is_one_direction = part.metric.partition("[")[0] == whole.metric.partition("[")[0]
+    return is_part_of(part.relation, whole.relation) and is_one_direction and part.decisions == whole.decisions > 0
 
 
 def _frame_of(rows: Sequence[MetricEvidence]) -> pd.DataFrame:

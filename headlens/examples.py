@@ -6,8 +6,8 @@ import json
 import math
 import os
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlens.corpora.surface_words import surface_words
-from headlens.documents import Document, Mention, Sentence
-from headlens.errors import OutputError
+from headlens.documents import Document, Sentence
+from headlens.errors import OutputError, in_words
 from headlens.files import Write
+from headlens.gold.coreference import chunks
 
 Direction = Literal["ltr", "rtl"]
 Floats: TypeAlias = NDArray[np.floating]
@@ -28,6 +29,7 @@ Arc: TypeAlias = tuple[int, int, float]  # from which word, to which, and the sh
 SCHEMA_VERSION = "headlens.examples/1"
 FILE = "examples.json"
 SMALLEST_SHARE = 0.1  # what is paid to a word and drawn; our choice
+LEAST_SHOWN = 0.15  # mean share at the places of a role in a text that shows it; our choice
 DIGITS = 3  # of shares
 FEWEST_WORDS = 5  # of a text, where there are such texts; our choice
 
@@ -56,6 +58,9 @@ class Example:
     direction: Direction
     strength: float  # what it was chosen by: the mean share that goes where its role says, else each word's largest
     why: str  # id of the role that it shows; "" for none
+    shown: tuple[int, ...] = ()  # of `arcs`, by their place: those that show the role
+    asked: int = 0  # places in the text where the role can show; 0 where that is not known
+    right: int = 0  # those of them at which the head looks where the role says
 
     def __post_init__(self) -> None:
         places = [*self.unknown, *(place for start, stop, _ in self.arcs for place in (start, stop))]
@@ -64,6 +69,10 @@ class Example:
             raise OutputError(f"{len(self.words)} words need as many shares for special tokens, got {len(self.rest)}.")
         if min(self.layer, self.head) < 0 or any(not 0 <= place < len(self.words) for place in places):
             raise OutputError(f"Heads count from 0, and places are words 0 to {len(self.words) - 1} of {self.text_id}.")
+        if any(not 0 <= arc < len(self.arcs) for arc in self.shown) or not 0 <= self.right <= self.asked:
+            raise OutputError(
+                f"{self.text_id} has {len(self.arcs)} arcs and {self.asked} places; more cannot be shown."
+            )
         if any(not 0 <= share <= 1.001 for share in shares):  # of rounding
             raise OutputError(f"Shares of attention lie between 0 and 1; {self.text_id} has another one.")
         if self.direction not in get_args(Direction):
@@ -97,6 +106,11 @@ class Example:
             why=why,
         )
 
+    def showing(self, pairs: Collection[tuple[int, int]], *, asked: int, right: int) -> Example:
+        """The same with the arcs between `pairs` of words, from and to, told apart, as far as they are drawn."""
+        shown = tuple(place for place, (start, stop, _) in enumerate(self.arcs) if (start, stop) in pairs)
+        return replace(self, shown=shown, asked=asked, right=right)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `drawArcs` of the report takes them."""
         return {
@@ -110,14 +124,36 @@ class Example:
             "direction": self.direction,
             "strength": self.strength,
             "why": self.why,
+            "shown": list(self.shown),
+            "asked": self.asked,
+            "right": self.right,
         }
 
 
 @dataclass(frozen=True)
+class Unshown:
+    """A head whose role no text shows that was run."""
+
+    layer: int
+    head: int
+    why: str  # id of the role
+    run: int  # texts
+    able: int  # those of them in which the role has a place
+    strength: (
+        float  # the most that goes where the role says, the mean over the places of a text; 0 where there are none
+    )
+
+    def __post_init__(self) -> None:
+        if min(self.layer, self.head) < 0 or not 0 <= self.able <= self.run or not 0 <= self.strength <= 1.001:
+            raise OutputError(f"A head without examples has a place, texts and a share, got {self}.")
+
+
+@dataclass(frozen=True)
 class Examples:
-    """Examples of all heads; of one head the best first."""
+    """Examples of all heads; of one head the best first. `unshown` are the heads whose role has none."""
 
     listed: tuple[Example, ...] = ()
+    unshown: tuple[Unshown, ...] = ()
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -145,7 +181,8 @@ class Examples:
 
         `texts` has `id`, `words`, `unknown` and `direction`; `heads` maps "7.9" (layer 7, head 9) to its examples, with
         `text` (a place in `texts`), `arcs` (from, to, thousandths, from, to, thousandths, ...), `rest` and `strength`
-        (thousandths) and `why`.
+        (thousandths) and `why`; where the role has places in the text also `shown`, `asked` and `right`. `unshown`, if
+        there is any, maps "7.9" to `why`, `run`, `able` and `strength`.
         """
         texts: dict[tuple[Any, ...], int] = {}
         heads: dict[str, list[dict[str, Any]]] = {}
@@ -158,13 +195,27 @@ class Examples:
                     "rest": [_units(share) for share in example.rest],
                     "strength": _units(example.strength),
                     "why": example.why,
+                    **(
+                        {"shown": list(example.shown), "asked": example.asked, "right": example.right}
+                        if example.asked
+                        else {}
+                    ),
                 }
             )
         named = [
             {"id": text_id, "words": list(words), "unknown": list(unknown), "direction": direction}
             for text_id, words, unknown, direction in texts
         ]
-        return {"schema": SCHEMA_VERSION, "texts": named, "heads": heads}
+        unshown = {
+            f"{one.layer}.{one.head}": {
+                "why": one.why,
+                "run": one.run,
+                "able": one.able,
+                "strength": _units(one.strength),
+            }
+            for one in self.unshown
+        }
+        return {"schema": SCHEMA_VERSION, "texts": named, "heads": heads} | ({"unshown": unshown} if unshown else {})
 
     def writers(self) -> dict[str, Write]:
         """examples.json: for those who write more files in the same step."""
@@ -185,17 +236,18 @@ class Examples:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise OutputError(f"{path} is not there; give the folder that `headlens profile --out` wrote.") from None
+            raise OutputError(f"{path} is not there; give the folder of a profile, or {_WAY_OUT}.") from None
         except (OSError, ValueError, RecursionError) as reason:
-            raise OutputError(f"{path} cannot be read ({reason}); {_WAY_OUT}.") from None
+            why = getattr(reason, "strerror", None) or reason
+            raise OutputError(f"{path} cannot be read ({why}); {_WAY_OUT}.") from None
         schema = content.get("schema") if isinstance(content, dict) else None
         if schema != SCHEMA_VERSION:
             raise OutputError(f"{path} has the schema {schema!r}, this headlens reads {SCHEMA_VERSION!r}; {_WAY_OUT}.")
         try:
-            return cls(tuple(_listed(content)))
+            return cls(tuple(_listed(content)), tuple(_unshown(content.get("unshown", {}))))
         except (OutputError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as reason:
             raise OutputError(
-                f"{path} does not hold examples of heads as it should ({reason!r}); {_WAY_OUT}."
+                f"{path} does not hold examples of heads as it should{in_words(reason)}; {_WAY_OUT}."
             ) from None
 
 
@@ -214,10 +266,16 @@ def direction_of(text: str) -> Direction:
     return "rtl" if classes.count("R") + classes.count("AL") > classes.count("L") else "ltr"
 
 
+def has_both_directions(text: str) -> bool:
+    """Whether some letters are read from left to right and some from right to left."""
+    classes = set(map(unicodedata.bidirectional, text))
+    return "L" in classes and bool(classes & {"R", "AL"})
+
+
 def short_texts(corpus: Sequence[Document], most_words: int, draw: np.random.Generator) -> list[Document]:
     """Up to _POOL different ones of one sentence each, drawn at random, in the order of the corpus.
 
-    Sentences with their mentions and pronouns; of documents without annotation stretches of text of up to `most_words`
+    Sentences with their pronouns to resolve; of documents without annotation stretches of text of up to `most_words`
     words, which end where a sentence does if they can. Texts of fewer than FEWEST_WORDS are taken where there are no
     others, and stretches of annotated text where every sentence is too long.
     """
@@ -240,20 +298,23 @@ def short_texts(corpus: Sequence[Document], most_words: int, draw: np.random.Gen
     return []
 
 
+def short_stretches(corpus: Sequence[Document], most_words: int, draw: np.random.Generator) -> list[Document]:
+    """Up to _POOL stretches of whole sentences with mentions, as coreference is read, but of `most_words` at most.
+
+    Drawn at random, in the order of the corpus. None of a document in which coreference is not annotated.
+    """
+    able = [chunk for chunk in chunks(corpus, most=most_words) if len(chunk.mentions) > 1]
+    listed = [chunk for chunk in able if sum(len(sentence.words) for sentence in chunk.sentences) <= most_words]
+    chosen = [listed[place] for place in sorted(draw.permutation(len(listed))[:_POOL])]
+    return [Document.of_sentences(one.sentences, one.sentences[0].id, mentions=one.mentions) for one in chosen]
+
+
 def _short_sentence(document: Document, place: int, most_words: int) -> Iterator[Document]:
-    """The sentence by itself, with the mentions and pronouns in it."""
+    """The sentence by itself, with the pronouns to resolve in it."""
     sentence = document.sentences[place]
-    if len(sentence.words) > most_words:
-        return
-    first = sum(len(before.words) for before in document.sentences[:place])
-    last = first + len(sentence.words)
-    mentions = [
-        Mention(mention.start - first, mention.stop - first, mention.entity)
-        for mention in document.mentions or ()
-        if first <= mention.start and mention.stop <= last
-    ]
-    choices = document.choices if len(document.sentences) == 1 else ()
-    yield Document.of_sentences([sentence], sentence.id, mentions=mentions, choices=choices)
+    if len(sentence.words) <= most_words:
+        choices = document.choices if len(document.sentences) == 1 else ()
+        yield Document.of_sentences([sentence], sentence.id, choices=choices)
 
 
 def _stretches(document: Document, most_words: int) -> Iterator[Document]:
@@ -297,7 +358,17 @@ def _listed(content: Mapping[str, Any]) -> Iterator[Example]:
                 direction=text["direction"],
                 strength=_share(example["strength"]),
                 why=_string(example["why"]),
+                shown=tuple(map(_whole, example.get("shown", ()))),
+                asked=_whole(example.get("asked", 0)),
+                right=_whole(example.get("right", 0)),
             )
+
+
+def _unshown(of_heads: Mapping[str, Any]) -> Iterator[Unshown]:
+    for head, one in of_heads.items():
+        layer, _, number = head.partition(".")
+        counts = {name: _whole(one[name]) for name in ("run", "able")}
+        yield Unshown(int(layer), int(number), _string(one["why"]), **counts, strength=_share(one["strength"]))
 
 
 def _arcs(numbers: list[int]) -> tuple[Arc, ...]:
@@ -311,11 +382,11 @@ def _share(units: object) -> float:
 
 def _whole(number: object) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not math.isfinite(number):
-        raise ValueError(f"{number!r} is no whole number")
+        raise OutputError(f"{number!r:.80} is no whole number")
     return number
 
 
 def _string(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise OutputError(f"{value!r:.80} is no text")
     return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -16,15 +15,13 @@ from headlens.errors import OutputError
 from headlens.files import Write, write_together
 from headlens.role_files import ProfileParts, RoleFile, reason_to_withhold
 from headlens.roles.table import Roles
+from headlens.spreadsheets import csv_writer
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMATS = ("parquet", "csv", "json", "roles", "bertviz")
 TABLES = ("head-scores", "head-roles", "head-evidence")  # names of the files that hold tables, without their ending
-
-_FORMULA = re.compile(r"[=+\-@\t\r]")  # what spreadsheets take for the start of a formula (OWASP, CSV injection)
-_PLAIN_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
 
 
 @runtime_checkable
@@ -103,13 +100,6 @@ def bertviz_writers(texts: Sequence[TextAttention]) -> dict[str, Write]:
     return {"bertviz.npz": write_arrays, "bertviz.json": lambda path: path.write_bytes(listed)}
 
 
-def safe_cell(cell: object) -> object:
-    """A cell of a table for spreadsheets: a text that one would run as a formula gets an apostrophe in front."""
-    if isinstance(cell, str) and _FORMULA.match(cell) and not _PLAIN_NUMBER.fullmatch(cell):
-        return f"'{cell}"
-    return cell
-
-
 def _tables(profile: ProfileParts) -> dict[str, pd.DataFrame]:
     scores = profile.scores
     long = scores.to_frame()
@@ -131,13 +121,6 @@ def _to_parquet(table: pd.DataFrame) -> Write:
     return lambda path: pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path)
 
 
-def _to_csv(table: pd.DataFrame) -> Write:
-    texts = table.select_dtypes(exclude=["number", "bool"]).columns
-    safe = table.assign(**{name: table[name].map(safe_cell) for name in texts})
-    safe.columns = safe.columns.map(safe_cell)
-    return lambda path: safe.to_csv(path, index=False, lineterminator="\n", errors="replace")
-
-
 def _to_json(table: pd.DataFrame) -> Write:
     rows = table.astype(object).where(table.notna(), None).to_numpy().tolist()
     lines = ",\n".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
@@ -146,4 +129,4 @@ def _to_json(table: pd.DataFrame) -> Write:
     return lambda path: path.write_bytes(text)
 
 
-_TABLE_WRITERS = {"parquet": _to_parquet, "csv": _to_csv, "json": _to_json}
+_TABLE_WRITERS = {"parquet": _to_parquet, "csv": csv_writer, "json": _to_json}

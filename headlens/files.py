@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from headlens.errors import OutputError
@@ -23,9 +24,9 @@ def atomic_write(path: str | os.PathLike[str], write: Write) -> None:
 def write_together(files: Mapping[str | os.PathLike[str], Write]) -> None:
     """Fill a temporary file beside each path; when all are complete, put them in place, in the given order.
 
-    Missing folders are made. Whatever goes wrong before all are complete, every old file stays as it was and the
-    temporary ones are removed. A symbolic link is followed, so the file that it points at is replaced and the link
-    stays.
+    Missing folders are made. Whatever goes wrong before all are complete, every old file stays as it was, and the
+    temporary ones are removed, as are the folders that were made. A symbolic link is followed, so the file that it
+    points at is replaced and the link stays.
 
     Raises
     ------
@@ -33,11 +34,15 @@ def write_together(files: Mapping[str | os.PathLike[str], Write]) -> None:
         A file cannot be written: the disk is full, the folder read-only, the path a folder or a device.
     """
     written: list[tuple[Path, Path]] = []
+    made: list[Path] = []
     target = Path()
     try:
         for path, write in files.items():
             target = Path(path)
-            written.append(_write_beside(target.resolve(), write))
+            final = target.resolve()
+            check_replaceable(final)
+            _make_folders(final.parent, made)
+            written.append((_write_beside(final, write), final))
         for temporary, final in written:
             os.replace(temporary, final)
     except (OSError, UnicodeError) as reason:
@@ -49,6 +54,16 @@ def write_together(files: Mapping[str | os.PathLike[str], Write]) -> None:
     finally:
         for temporary, _ in written:
             temporary.unlink(missing_ok=True)
+        for folder in reversed(made):
+            with suppress(OSError):  # it holds what was written
+                folder.rmdir()
+
+
+def check_replaceable(path: Path) -> None:
+    """OutputError where something stands that a file cannot take the place of: a folder, a device."""
+    # os.replace would put a plain file in the place of a device such as /dev/null
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{printable(path)} is not a plain file, so it cannot be replaced; give the path of a file.")
 
 
 def printable(path: str | os.PathLike[str]) -> str:
@@ -56,13 +71,16 @@ def printable(path: str | os.PathLike[str]) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _write_beside(target: Path, write: Write) -> tuple[Path, Path]:
-    # os.replace would put a plain file in the place of a device such as /dev/null
-    if target.exists() and not target.is_file():
-        raise OutputError(
-            f"{printable(target)} is not a plain file, so it cannot be replaced; give the path of a file."
-        )
-    target.parent.mkdir(parents=True, exist_ok=True)
+def _make_folders(folder: Path, made: list[Path]) -> None:
+    """Notes in `made` those that were not there, the outer ones first."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        made.append(path)
+
+
+def _write_beside(target: Path, write: Write) -> Path:
+    """The temporary file, complete."""
     # the same folder: a rename is one step only within one file system
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -71,7 +89,7 @@ def _write_beside(target: Path, write: Write) -> tuple[Path, Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return temporary, target
+    return temporary
 
 
 def _flush_to_disk(path: Path) -> None:

@@ -147,6 +147,14 @@ def head_counts(config: PreTrainedConfig) -> dict[str, int]:
     return {"layers": layers, "heads": heads, **sizes, "hidden": hidden}
 
 
+def local_head_counts(name: str) -> dict[str, int] | None:
+    """`head_counts` of a bundled model or one in a folder, from its config alone; None for any other name."""
+    checkpoint = find_checkpoint(name) if name in BUNDLES or Path(name).expanduser().is_dir() else None
+    if checkpoint is None or not (checkpoint.folder / "config.json").is_file():  # of a GGUF file it is in the file
+        return None
+    return head_counts(_load_config(checkpoint, trust_remote_code=False))
+
+
 # ------------------------------------------------------------------------------------------------------------- loading
 
 # What is raised about a checkpoint that cannot be read, or whose config fits neither its weights nor its class.

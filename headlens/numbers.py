@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
-from headlens.scores import Unit
+Unit = Literal["share", "nats", "tokens", "ratio"]
 
 NOT_DEFINED = "not defined"
 
@@ -51,3 +52,8 @@ def count(value: int | float) -> str:
 def amount(number_of: int, noun: str) -> str:
     """`1 head`, `12 heads`."""
     return f"{number_of:,} {noun}" if number_of == 1 else f"{number_of:,} {noun}s"
+
+
+def layers_of_heads(layers: int, heads: int) -> str:
+    """`4 layers of 8 heads`."""
+    return f"{amount(layers, 'layer')} of {amount(heads, 'head')}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Collection
@@ -11,12 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headlens import __version__
 from headlens.behaviour.similarity import Similarity
-from headlens.errors import OutputError
 from headlens.evidence_table import Evidence
 from headlens.examples import Examples
 from headlens.files import Write, write_together
+from headlens.numbers import amount
+from headlens.profile_file import FILE as PROFILE_FILE
+from headlens.profile_file import (
+    HASHES,
+    PROFILE_SCHEMA,
+    check_effects,
+    check_same_run,
+    json_of,
+    noting_hash,
+    read_facts,
+)
 from headlens.report.facts import at, may_claim
 from headlens.roles import Roles, roles_of
 from headlens.scores import ScoreTable
@@ -25,9 +33,14 @@ if TYPE_CHECKING:
     from headlens.models import LoadedModel
     from headlens.notebook import HeadView, Page
 
-PROFILE_SCHEMA = "headlens.profile/1"
 OPTIONAL_FILES = {"evidence.csv", "tests.parquet", "similarity.parquet", "similarity.csv", "examples.json"}
 FIGURES = "figures"
+# What of a profile is read again beside the scores, and from where
+_PARTS: dict[str, tuple[Any, str]] = {
+    "evidence": (Evidence, "tests.parquet"),
+    "similarity": (Similarity, "similarity.parquet"),
+    "examples": (Examples, "examples.json"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +93,22 @@ class Profile:
         run = self.provenance.setdefault("run", {})
         run.setdefault("seconds", {})["report"] = time.perf_counter() - start
         parts = {"evidence": self.evidence, "similarity": self.similarity, "examples": self.examples}
+        hashes: dict[str, str] = {}
         facts = {
             "schema": PROFILE_SCHEMA,
             "scores": self.scores.fingerprint(),
+            HASHES: hashes,
             **{f"has_{name}": part is not None for name, part in parts.items()},
             **self.provenance,
         }
-        text = (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "replace")
         files: dict[str, Write] = self.scores.writers()
         for part in parts.values():
             files |= part.writers() if part is not None else {}
-        files |= {**pages, "profile.json": lambda path: path.write_bytes(text)}
+        for _, name in _PARTS.values():
+            if name in files:
+                files[name] = noting_hash(name, files[name], hashes)
+        # the last one: it has the hashes of what was written before it
+        files |= {**pages, PROFILE_FILE: lambda path: path.write_bytes(json_of(facts))}
         write_together({folder / name: write for name, write in files.items()})
         for name in OPTIONAL_FILES - files.keys():
             (folder / name).unlink(missing_ok=True)
@@ -118,30 +136,23 @@ class Profile:
         Raises
         ------
         OutputError
-            There is no profile, or one of another schema.
+            There is no profile, or one of another schema; an entry of profile.json is of another kind; or a file
+            beside it is of another run.
         """
-        path = Path(folder) / "profile.json"
-        try:
-            provenance = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise OutputError(f"{path} is not there; give the folder that `headlens profile --out` wrote.") from None
-        except (OSError, ValueError, RecursionError) as reason:
-            why = getattr(reason, "strerror", None) or reason
-            raise OutputError(f"{path} cannot be read ({why}); run the profile again.") from None
-        facts = provenance if isinstance(provenance, dict) else {}
-        schema = facts.pop("schema", None)
-        if schema != PROFILE_SCHEMA:
-            raise OutputError(
-                f"{path} has the schema {schema!r}, and headlens {__version__} reads {PROFILE_SCHEMA!r}; "
-                f"use {_writer(facts)}, or run the profile again."
-            )
+        folder = Path(folder)
+        facts = read_facts(folder)
+        hashes = facts.pop(HASHES, None) or {}
         scores = ScoreTable.load(folder)
-        if provenance.pop("scores", None) != scores.fingerprint():
-            raise OutputError(f"{path} and scores.parquet beside it are of different runs; run the profile again.")
-        parts: dict[str, Any] = {"evidence": Evidence, "similarity": Similarity, "examples": Examples}
-        has = {name: provenance.pop(f"has_{name}", False) for name in parts}
-        loaded = {name: kind.load(folder) for name, kind in parts.items() if has[name]}
-        return cls(scores, provenance, **loaded)
+        has_same = facts.pop("scores", None) == scores.fingerprint()
+        check_same_run(folder / "scores.parquet", hashes, belongs=has_same)
+        shape = (scores.n_layers, scores.n_heads)
+        check_effects(folder, facts, shape)
+        loaded: dict[str, Any] = {}
+        for name, (kind, file) in _PARTS.items():
+            if facts.pop(f"has_{name}", False):
+                loaded[name] = kind.load(folder)
+                check_same_run(folder / file, hashes, belongs=_is_of(loaded[name], shape))
+        return cls(scores, facts, **loaded)
 
     def _pages(self) -> dict[str, Write]:
         """What people read, complete before the first of it is written."""
@@ -175,16 +186,23 @@ class Profile:
         remove_others(folder / FIGURES, [Path(name).name for name in files])
 
     def __repr__(self) -> str:
-        model, corpus = self.provenance["model"], self.provenance["corpus"]
-        return (
-            f"<Profile of {model['name']}: {self.scores.n_layers} x {self.scores.n_heads} heads, "
-            f"{len(self.scores.names)} scores, {corpus['documents']:,} documents>"
-        )
+        name, documents = at(self.provenance, "model", "name"), at(self.provenance, "corpus", "documents")
+        told = [f"{self.scores.n_layers} x {self.scores.n_heads} heads", amount(len(self.scores.names), "score")]
+        told += [amount(documents, "document")] if documents is not None else []
+        return f"<Profile of {name or 'a model'}: {', '.join(told)}>"
 
     def _repr_html_(self) -> str:
         from headlens.report import render_summary
 
         return render_summary(self.scores, self.provenance, self.evidence, self.roles)
+
+
+def _is_of(part: Evidence | Similarity | Examples, shape: tuple[int, int]) -> bool:
+    """Whether it can be of a model of so many layers and heads."""
+    if isinstance(part, Evidence):
+        return part.value.shape[1:] == shape
+    heads = part.heads if isinstance(part, Similarity) else [(one.layer, one.head) for one in (*part, *part.unshown)]
+    return all(layer < shape[0] and head < shape[1] for layer, head in heads)
 
 
 def _without(facts: dict[str, Any], *path: str) -> dict[str, Any]:
@@ -194,9 +212,3 @@ def _without(facts: dict[str, Any], *path: str) -> dict[str, Any]:
         return {key: value for key, value in facts.items() if key != here}
     inner = facts.get(here)
     return {**facts, here: _without(inner, *further)} if isinstance(inner, dict) else facts
-
-
-def _writer(facts: dict[str, Any]) -> str:
-    """Which headlens wrote these facts, as far as they tell."""
-    version = facts.get("headlens")
-    return f"headlens {version}, which wrote it" if isinstance(version, str) else "the headlens that wrote it"

@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
@@ -21,6 +21,7 @@ from headlens.effects import Ablation, Effect
 from headlens.errors import OutputError
 from headlens.evidence_table import Evidence
 from headlens.files import Write, write_together
+from headlens.numbers import layers_of_heads
 from headlens.roles.role import HeadRole, Role
 from headlens.roles.table import Roles
 from headlens.scores import ScoreTable, head_name
@@ -123,6 +124,8 @@ class HeldRole:
     q: float
     support: float
     sentence: str
+    informed: float = math.nan  # files of before do not have these two
+    informed_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,13 +175,12 @@ class RoleFile:
             raise OutputError(f"a model has at least one layer and one head, got {layers} and {heads}")
         for entry in self.heads:
             if not (0 <= entry.layer < layers and 0 <= entry.head < heads):
-                raise OutputError(f"{entry.name} is no head of a model of {layers} layers of {heads} heads")
+                raise OutputError(f"{entry.name} is no head of a model of {layers_of_heads(layers, heads)}")
         if len({(entry.layer, entry.head) for entry in self.heads}) != len(self.heads) or (
             len(self.heads) != layers * heads
         ):
             raise OutputError(
-                f"{layers} layers of {heads} heads need each of these {layers * heads} heads once, got "
-                f"{len(self.heads)} entries"
+                f"every head of {layers_of_heads(layers, heads)} must be there once, got {len(self.heads)} entries"
             )
         self._check_roles()
 
@@ -226,7 +228,7 @@ class RoleFile:
         found = next((entry for entry in self.heads if (entry.layer, entry.head) == (layer, head)), None)
         if found is None:
             raise OutputError(
-                f"The file is of {self.model.layers} layers of {self.model.heads} heads, no {head_name(layer, head)}."
+                f"The file is of {layers_of_heads(self.model.layers, self.model.heads)}, no {head_name(layer, head)}."
             )
         return found
 
@@ -322,13 +324,14 @@ def _asked(role: Role) -> AskedRole:
 
 
 def _held(roles: Sequence[HeadRole]) -> tuple[HeldRole, ...]:
-    numbers = ("metric", "value", "low", "high", "chance", "null", "null_name", "q", "support", "sentence")
+    numbers = ("value", "low", "high", "chance", "null", "null_name", "q", "support")
+    names = ("metric", *numbers, "sentence", "informed", "informed_name")
     return tuple(
         HeldRole(
             id=one.role.id,
             strength="firm" if one.is_firm else "tentative",
             is_label=place == 0,
-            **{name: getattr(one, name) for name in numbers},
+            **{name: getattr(one, name) for name in names},
         )
         for place, one in enumerate(roles)
     )
@@ -400,10 +403,12 @@ def _read_entries(kind: Any, found: Any, where: str) -> Any:
     _expect(isinstance(found, dict), "an object", found, where)
     path = f"{where}." if where else ""
     types = _types_of(kind)
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
     for name in types:
-        if name not in found:
+        if name in needed and name not in found:
             raise OutputError(f"{path}{name} is missing")
-    return kind(**{name: _read(of_field, found[name], f"{path}{name}") for name, of_field in types.items()})
+    given = {name: of_field for name, of_field in types.items() if name in found}
+    return kind(**{name: _read(of_field, found[name], f"{path}{name}") for name, of_field in given.items()})
 
 
 def _expect(holds: bool, expected: str, found: object, where: str) -> None:

@@ -10,19 +10,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from headlens.errors import OutputError
+from headlens.errors import OutputError, in_words
 from headlens.files import Write, write_together
+from headlens.numbers import Unit as Unit
+from headlens.numbers import amount, layers_of_heads
+from headlens.spreadsheets import csv_writer
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-Unit = Literal["share", "nats", "tokens", "ratio"]
 Floats = npt.NDArray[np.float64]
 
 SCHEMA_VERSION = "headlens.scores/1"
@@ -43,7 +45,7 @@ _KEY = ["metric", "layer", "head"]
 _NUMBERS = ["value", "support", "low", "high", "chance"]
 _ARRAYS = ("values", "support", "low", "high", "chance")
 _MACRO = ".macro"
-_WAY_OUT = "write the scores again with ScoreTable.save"
+WAY_OUT = "run the profile again"
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class ScoreTable:
     def score(self, metric: str, layer: int, head: int) -> HeadScore:
         if not (0 <= layer < self.n_layers and 0 <= head < self.n_heads):
             raise OutputError(
-                f"The table has {self.n_layers} layers of {self.n_heads} heads, no {head_name(layer, head)}."
+                f"The table has {layers_of_heads(self.n_layers, self.n_heads)}, no {head_name(layer, head)}."
             )
         place = (self.index(metric), layer, head)
         return HeadScore(
@@ -210,7 +212,7 @@ class ScoreTable:
         shape = (len(names), int(frame["layer"].max()) + 1, int(frame["head"].max()) + 1)
         if len(frame) != shape[0] * shape[1] * shape[2]:
             raise OutputError(
-                f"{shape[0]} metrics of {shape[1]} layers of {shape[2]} heads need "
+                f"{amount(shape[0], 'metric')} of {layers_of_heads(*shape[1:])} need "
                 f"{shape[0] * shape[1] * shape[2]} rows, one for each (metric, layer, head), got {len(frame)}."
             )
         metric = frame["metric"].map({name: place for place, name in enumerate(names)}).to_numpy(np.int64)
@@ -251,7 +253,7 @@ class ScoreTable:
         table = _to_arrow(frame, self.metrics)
         return {
             "scores.parquet": lambda path: pq.write_table(table, path),
-            "scores.csv": lambda path: frame.to_csv(path, index=False, lineterminator="\n"),
+            "scores.csv": csv_writer(frame),
         }
 
     def fingerprint(self) -> str:
@@ -266,11 +268,11 @@ class ScoreTable:
         """Read what `save` wrote, given its folder or scores.parquet; an OutputError says what is wrong, and where."""
         path = Path(folder)
         path = path if path.is_file() else path / "scores.parquet"
-        table = read_arrow(path, SCHEMA_VERSION, writer="ScoreTable.save", way_out=_WAY_OUT)
+        table = read_arrow(path, SCHEMA_VERSION)
         try:
             return cls.from_frame(table.to_pandas(ignore_metadata=True), _read_metrics(table))
         except OutputError as reason:
-            raise OutputError(f"{path} does not hold a table of scores: {reason} Else {_WAY_OUT}.") from reason
+            raise OutputError(f"{path} does not hold a table of scores{in_words(reason)}; {WAY_OUT}.") from reason
 
     def _check_names(self) -> None:
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
@@ -336,7 +338,7 @@ def _to_arrow(frame: pd.DataFrame, metrics: Sequence[Metric]) -> pa.Table:
     return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(metadata)
 
 
-def read_arrow(path: Path, version: str, *, writer: str, way_out: str) -> pa.Table:
+def read_arrow(path: Path, version: str) -> pa.Table:
     """A parquet file of ours, of the one schema version that can be read. Raises OutputError, with the way out."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -345,14 +347,15 @@ def read_arrow(path: Path, version: str, *, writer: str, way_out: str) -> pa.Tab
         with path.open("rb") as file:
             table = pq.read_table(file)
     except FileNotFoundError as reason:
-        raise OutputError(f"{path} is not there; give the folder that {writer} wrote.") from reason
+        raise OutputError(f"{path} is not there; give the folder of a profile, or {WAY_OUT}.") from reason
     except (pa.ArrowException, OSError) as reason:
-        raise OutputError(f"{path} cannot be read as a parquet file ({reason}); {way_out}.") from reason
+        why = f" ({reason.strerror})" if isinstance(reason, OSError) and reason.strerror else ""
+        raise OutputError(f"{path} cannot be read as a parquet file{why}; {WAY_OUT}.") from reason
     found = (table.schema.metadata or {}).get(b"headlens.schema", b"none").decode("utf-8", "replace")
     if found != version:
         raise OutputError(
             f"{path} has the schema {found!r}, this headlens reads {version!r}; read it with the headlens "
-            f"that wrote it, or {way_out}."
+            f"that wrote it, or {WAY_OUT}."
         )
     return table
 

@@ -14,6 +14,7 @@ from headlens.arch import Site, attention_sites, output_bias, output_projection,
 from headlens.attention import repeat_kv
 from headlens.capture import SLICE_BYTES, Way, capture, switched
 from headlens.errors import SelfCheckFailed, UnsupportedModel
+from headlens.numbers import amount
 from headlens.positions import with_positions
 from headlens.records import LayerAttention, Stack
 
@@ -59,7 +60,7 @@ class SelfCheck:
             return f"failed: {worst.name} in {worst.where} by {worst.error:.1e} (allowed {worst.tolerance:.0e})"
         missing = f"; not checked: {'; '.join(self.unchecked)}" if self.unchecked else ""
         return (
-            f"passed: {len(self.laws)} laws over {self.layers} layers hold, "
+            f"passed: {amount(len(self.laws), 'law')} over {amount(self.layers, 'layer')} hold, "
             f"largest error {worst.error:.1e} of {worst.tolerance:.0e} allowed ({worst.name}){missing}"
         )
 

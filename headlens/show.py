@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headlens.corpora.surface_words import surface_words
 from headlens.errors import CorpusError, OutputError
 from headlens.examples import SMALLEST_SHARE, Example, mean_of_largest
-from headlens.numbers import number
+from headlens.numbers import layers_of_heads, number
 from headlens.report.own_text import render_own_text
 from headlens.scores import head_name
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"L(\d{1,6})H(\d{1,6})", re.IGNORECASE | re.ASCII)
 _BAR = 20  # cells for a share of 1
+_LONGEST_QUOTE = 60  # characters of what was given, in a message
 _ISOLATED = frozenset("R AL AN RLE LRE RLO LRO PDF RLI LRI FSI PDI".split())
 _FIRST_STRONG_ISOLATE, _POP_ISOLATE = "\u2068", "\u2069"
 
 
-def parse_head(name: str, n_layers: int, n_heads: int) -> tuple[int, int]:
+def parse_head(name: object, n_layers: int, n_heads: int) -> tuple[int, int]:
     """(layer, head) of a name such as "L7H9"; both count from 0.
 
     Raises
@@ -32,12 +33,20 @@ def parse_head(name: str, n_layers: int, n_heads: int) -> tuple[int, int]:
     OutputError
         The name has another form, or the model has no such head.
     """
-    found = _NAME.fullmatch(name.strip())
-    if found is None:
-        raise OutputError(f"A head is named L7H9, layer and head counted from 0; got {name!r}.")
-    layer, head = int(found[1]), int(found[2])
+    try:
+        layer, head = named_place(name)
+    except OutputError as reason:
+        raise OutputError(f"{reason} The model has {_range(n_layers, n_heads)}.") from None
     _check_place(layer, head, n_layers, n_heads)
     return layer, head
+
+
+def named_place(name: object) -> tuple[int, int]:
+    """(layer, head) of a name, of whatever model; OutputError where it has another form."""
+    found = _NAME.fullmatch(name.strip()) if isinstance(name, str) else None
+    if found is None:
+        raise OutputError(f"A head is named L7H9, layer and head counted from 0; got {_quoted(name)}.")
+    return int(found[1]), int(found[2])
 
 
 def attention_of(loaded_model: LoadedModel, text: str, layer: int, head: int) -> Example:
@@ -67,7 +76,7 @@ def attention_of(loaded_model: LoadedModel, text: str, layer: int, head: int) ->
         raise CorpusError("The text is empty; give a sentence.")
     sentence = surface_words(text, id="your text")
     if len(sentence.words) < 2:
-        raise CorpusError(f"The text has one word, {text.strip()!r}, and nothing to attend to; give a sentence.")
+        raise CorpusError(f"The text has one word, {_quoted(text.strip())}, and nothing to attend to; give a sentence.")
     item = sentence_input(sentence, 0)
     tokens = align([item], tokenizer)[0].ids.size
     if tokens == 0:
@@ -115,7 +124,8 @@ def to_terminal(example: Example) -> RenderableType:
             table.add_row(name if place == 0 else "", target, number(share, "share", digits=2), bar)
     if not example.unknown:
         return table
-    return Group(table, Text(" Underlined: not in the vocabulary of the tokenizer.", style="dim"))
+    unknown = ", ".join(dict.fromkeys(_printable(example.words[word]) for word in example.unknown))
+    return Group(table, Text(f" Not in the vocabulary of the tokenizer: {unknown}", style="dim"))
 
 
 def to_page(example: Example, title: str) -> str:
@@ -129,12 +139,20 @@ def targets_of(example: Example, word: int) -> list[tuple[int, float]]:
     return sorted(paid, key=lambda target: (-target[1], target[0]))
 
 
+def _quoted(given: object) -> str:
+    """As Python writes it, and no longer than fits into a sentence."""
+    if isinstance(given, str) and len(given) > _LONGEST_QUOTE:
+        return repr(f"{given[:_LONGEST_QUOTE]}…")
+    return f"{given!r:.80}"
+
+
 def _check_place(layer: int, head: int, n_layers: int, n_heads: int) -> None:
     if not (0 <= layer < n_layers and 0 <= head < n_heads):
-        raise OutputError(
-            f"The model has {n_layers} layers of {n_heads} heads, L0H0 to {head_name(n_layers - 1, n_heads - 1)}; "
-            f"there is no {head_name(layer, head)}."
-        )
+        raise OutputError(f"The model has {_range(n_layers, n_heads)}; there is no {head_name(layer, head)}.")
+
+
+def _range(n_layers: int, n_heads: int) -> str:
+    return f"{layers_of_heads(n_layers, n_heads)}, L0H0 to {head_name(n_layers - 1, n_heads - 1)}"
 
 
 def _printable(word: str) -> str:

@@ -114,6 +114,7 @@ class Way(NamedTuple):
 
     source: str
     target: str
+    is_asked_of_target: bool = False  # which word attends to it most? Else the source is asked what it attends to most
 
     @property
     def arrow(self) -> str:
@@ -121,7 +122,9 @@ class Way(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """`from a direct object to its verb`."""
+        """`from a direct object to its verb`, or `to a direct object from its verb more than from any other word`."""
+        if self.is_asked_of_target:
+            return f"to {_a(self.target)} from its {self.source} more than from any other word"
         article = "an" if self.target == _EARLIER else "its"
         return f"from {_a(self.source)} to {article} {self.target}"
 
@@ -138,7 +141,10 @@ def way_of(metric: str) -> Way:
         dependent, head = "subject", "verb"
     else:
         dependent, head = _dependency(kind)
-    return Way(dependent, head) if _is_to_head(stem) else Way(head, dependent)
+    if _is_to_head(stem):
+        return Way(dependent, head)
+    # a verb may have several dependents and pays most to one of them, so its dependents are asked
+    return Way(head, dependent, is_asked_of_target=not stem.startswith(SUBJECT_VERB))
 
 
 def title_of(relation: str) -> str:
@@ -166,6 +172,17 @@ def family_of(metric: str) -> str:
 
 def is_subtype(relation: str) -> bool:
     return ":" in relation
+
+
+def is_part_of(part: str, whole: str) -> bool:
+    """Whether all decisions of one relation, as in RelationEvidence, are decisions of another one, too, by its name."""
+    (stem, bracket, kind), (other, _, around) = part.rstrip("]").partition("["), whole.rstrip("]").partition("[")
+    if part == whole or not bracket:
+        return part != whole and (whole == ALL or part.partition(":")[0] == whole)
+    if stem != other or (around.endswith(_UNMATCHED) and not kind.endswith(_UNMATCHED)):
+        return False
+    inner, outer = kind.removesuffix(_UNMATCHED), around.removesuffix(_UNMATCHED)
+    return outer == "all" or inner == outer or inner.startswith(f"{outer}_")
 
 
 def _dependency(relation: str) -> tuple[str, str]:

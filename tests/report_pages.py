@@ -94,7 +94,7 @@ def table(values: dict[str, np.ndarray], *, with_macro: bool = True) -> ScoreTab
 
 def one_metric(metric: Metric) -> ScoreTable:
     half = np.full((1, 2, 2), 0.5)
-    return ScoreTable((metric,), half, half, half, half, np.array([0.1]))
+    return ScoreTable((metric,), np.array([[[0.5, 0.5], [0.4, 0.5]]]), half, half, half, np.array([0.1]))
 
 
 def full_size() -> ScoreTable:

@@ -94,8 +94,10 @@ def test_ctrl_c_says_so_and_writes_nothing(tmp_path: Path, minilm_path: Path) ->
         time.sleep(8)
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert (said.strip(), process.returncode) == ("headlens: interrupted; nothing was written.", 130)
+        _, said = process.communicate(timeout=120)
+    *held, last = said.splitlines()
+    assert (last, process.returncode) == ("headlens: interrupted; nothing was written.", 130)
+    assert held in ([], ["headlens: interrupted; it stops as soon as its libraries are loaded."])  # on a slow machine
     assert not (tmp_path / "out").exists()
 
 

@@ -391,7 +391,8 @@ def test_a_model_that_is_not_found_can_be_named(folder: Path) -> None:
     ("options", "message"),
     [
         (["--to", "xlsx"], "exported to parquet, csv, json, roles, bertviz; got 'xlsx'"),
-        (["--to", "csv,"], "got ''"),
+        (["--to", "csv,"], "got an empty name"),
+        (["--to", ","], "got an empty name"),
         (["--to", "bertviz"], "give one with --text"),
         (["--to", "csv", "--text", "a"], "--text and --model are for --to bertviz"),
         (["--to", "csv", "--model", "minilm"], "--text and --model are for --to bertviz"),

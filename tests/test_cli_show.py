@@ -77,12 +77,19 @@ def test_the_page_is_written_and_opened(
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a b", ["--head", "7.9"], "A head is named L7H9, layer and head counted from 0; got '7.9'"),
+        (
+            "a b",
+            ["--head", "7.9"],
+            "A head is named L7H9, layer and head counted from 0; got '7.9'. The model has 2 layers of 6 heads, L0H0",
+        ),
         ("a b", ["--head", "L0H6"], "2 layers of 6 heads, L0H0 to L1H5; there is no L0H6"),
         ("", ["--head", "L0H0"], "The text is empty"),
         ("\udcff", ["--head", "L0H0"], "The text is not UTF-8"),
         ("a b", ["--head", "L0H0", "--open"], "name one with --html"),
         ("a b", ["--head", "L0H0", "--html", "."], "is a folder; name a file in it"),
+        ("a b", ["--head", "L0H0", "--html", "/dev/null"], "/dev/null is not a plain file"),
+        ("x" * 5000, ["--head", "L0H0"], f"has one word, '{'x' * 60}…', and nothing to attend to"),
+        ("a b", ["--head", "x" * 5000], f"counted from 0; got '{'x' * 60}…'."),
         ("a b", ["--head", "L0H0", "--html", "/dev/null/x"], "choose another place with --html"),
     ],
 )

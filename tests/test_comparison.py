@@ -15,6 +15,7 @@ from headlens.differences import Estimate, difference_interval
 from headlens.errors import OutputError
 from headlens.files import write_together
 from headlens.report.compare import comparison_writers
+from headlens.roles import Role
 from headlens.roles import roles_of as roles_by_rule
 
 
@@ -123,10 +124,10 @@ def test_what_becomes_of_each_head_of_a_role(pair: Pair) -> None:
             [(0, 0, 0.6), (0, 1, 0.9)],
             "kept",
         ),  # another is better now, but it is still there
-        ([(0, 0, 0.8), (0, 1, 0.7)], [(0, 1, 0.7)], "moved"),
+        ([(0, 0, 0.8), (0, 1, 0.7)], [(0, 1, 0.7)], "named elsewhere"),  # all scores are the same on both sides
         ([(0, 0, 0.7), (0, 1, 0.8)], [(0, 1, 0.7)], "kept"),
-        ([(0, 0, 0.8)], [], "lost"),
-        ([], [(0, 0, 0.8)], "gained"),
+        ([(0, 0, 0.8)], [], "no longer named"),
+        ([], [(0, 0, 0.8)], "newly named"),
         ([], [], None),
     ],
 )
@@ -143,7 +144,49 @@ def test_a_firm_head_goes_before_a_tentative_one_that_scores_more() -> None:
     old = roles_of(held(INDUCTION, 0, 0, 0.9, is_firm=False), held(INDUCTION, 0, 1, 0.6))
     new = roles_of(held(INDUCTION, 0, 0, 0.9, is_firm=False))
     scores = scores_of_drawn(BEFORE)
-    assert role(compare([Given(scores, old), Given(scores, new)]).pairs[0], "induction").fate == "moved"
+    assert role(compare([Given(scores, old), Given(scores, new)]).pairs[0], "induction").fate == "named elsewhere"
+
+
+LOW = Role("position_alone", "=", "position alone", "position", 12, "", "")  # a score under .05
+
+
+@pytest.mark.parametrize(
+    ("named", "was", "now", "fates"),
+    [
+        (
+            INDUCTION,
+            0.7,
+            0.5,
+            ("lost", "gained"),
+        ),  # intervals reach .03 down and .04 up, so .05 is how far a fall may reach
+        (INDUCTION, 0.7, 0.66, ("no longer named", "newly named")),
+        (
+            INDUCTION,
+            0.5,
+            0.7,
+            ("no longer named", "newly named"),
+        ),  # the score went the other way: it is the null that rose
+        (LOW, 0.02, 0.3, ("lost", "gained")),
+        (LOW, 0.3, 0.02, ("no longer named", "newly named")),
+    ],
+)
+def test_a_head_has_lost_a_role_only_if_its_score_moved_away_from_it_beyond_the_interval(
+    named: Role, was: float, now: float, fates: tuple[str, str]
+) -> None:
+    metric = "position.variability"
+    one, other = (scores_of_drawn({metric: [f"{value} .1 .1", ".1 .1 .1"]}) for value in (was, now))
+    having, lacking = roles_of(held(named, 0, 0, was, metric=metric), asked=(named,)), roles_of(asked=(named,))
+    for given, fate in zip(
+        ([Given(one, having), Given(other, lacking)], [Given(other, lacking), Given(one, having)]), fates, strict=True
+    ):
+        (change,) = compare(given).pairs[0].roles
+        assert (change.fate, [head.fate for head in change.heads]) == (fate, [fate])
+
+
+def test_without_an_interval_nothing_is_lost() -> None:
+    one, other = (scores_of_drawn(drawn, below=NAN, above=NAN) for drawn in (BEFORE, AFTER))
+    pair = compare([Given(one, roles_of(held(COMMA, 1, 2, 0.65))), Given(other, roles_of())]).pairs[0]
+    assert role(pair, "comma").fate == "no longer named"
 
 
 def test_the_best_head_is_followed(pair: Pair) -> None:

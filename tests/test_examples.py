@@ -14,7 +14,15 @@ from drawn_words import bare
 from headlens.corpora import texts
 from headlens.documents import Choice, Document, Mention
 from headlens.errors import OutputError
-from headlens.examples import Example, Examples, direction_of, mean_of_largest, short_texts
+from headlens.examples import (
+    Example,
+    Examples,
+    Unshown,
+    direction_of,
+    mean_of_largest,
+    short_stretches,
+    short_texts,
+)
 from headlens.testing import draw
 
 DOG = Example(
@@ -31,6 +39,8 @@ DOG = Example(
 )
 HEBREW = replace(DOG, head=0, words=("שלום", "עולם", "!"), direction="rtl", unknown=(), why="")
 AGAIN = replace(DOG, arcs=(), strength=0.1)
+SHOWING = replace(DOG, shown=(0, 2), asked=4, right=3)
+NONE = Unshown(7, 1, "coreference", run=7, able=3, strength=0.125)
 
 
 def saved(examples: Examples, folder: Path) -> Path:
@@ -87,11 +97,24 @@ def test_the_largest_share_is_averaged_over_words_that_have_a_token():
         {"arcs": ((0, 1, 1.2),)},
         {"rest": (0.1, 0.2, float("nan"))},
         {"strength": -0.5},
+        {"shown": (3,), "asked": 1, "right": 1},
+        {"asked": 1, "right": 2},
     ],
 )
 def test_what_no_head_can_do_is_refused(change):
     with pytest.raises(OutputError):
         replace(DOG, **change)
+
+
+def test_arcs_that_show_the_role_are_told_apart_as_far_as_they_are_drawn():
+    shown = DOG.showing({(2, 2), (0, 1), (1, 0)}, asked=4, right=3)
+    assert shown == replace(DOG, shown=(0, 2), asked=4, right=3)
+
+
+@pytest.mark.parametrize("change", [{"layer": -1}, {"able": 8}, {"strength": float("nan")}])
+def test_a_head_without_examples_needs_a_place_texts_and_a_share(change):
+    with pytest.raises(OutputError, match="A head without examples has a place, texts and a share"):
+        replace(NONE, **change)
 
 
 def test_plain_values_are_what_a_page_can_read():
@@ -106,6 +129,9 @@ def test_plain_values_are_what_a_page_can_read():
         "direction": "ltr",
         "strength": 0.271,
         "why": "syntax",
+        "shown": [],
+        "asked": 0,
+        "right": 0,
     }
 
 
@@ -140,6 +166,18 @@ def test_examples_of_a_head_come_in_their_order():
 def test_what_is_saved_comes_back(tmp_path):
     saved(Examples((DOG, AGAIN, HEBREW)), tmp_path)
     assert Examples.load(tmp_path).listed == (DOG, AGAIN, HEBREW)
+
+
+def test_what_shows_a_role_and_heads_without_examples_come_back(tmp_path):
+    text = saved(Examples((SHOWING,), (NONE,)), tmp_path).read_text(encoding="utf-8")
+    assert Examples.load(tmp_path) == Examples((SHOWING,), (NONE,))
+    content = json.loads(text)
+    assert {key: content["heads"]["7.9"][0][key] for key in ("shown", "asked", "right")} == {
+        "shown": [0, 2],
+        "asked": 4,
+        "right": 3,
+    }
+    assert content["unshown"] == {"7.1": {"why": "coreference", "run": 7, "able": 3, "strength": 125}}
 
 
 def test_no_examples_are_saved_and_come_back(tmp_path):
@@ -193,7 +231,9 @@ def test_a_large_model_stays_under_four_megabytes(tmp_path):
 
 
 def test_a_missing_file_is_named_with_the_way_out(tmp_path):
-    with pytest.raises(OutputError, match=r"examples\.json is not there; give the folder"):
+    with pytest.raises(
+        OutputError, match=r"examples\.json is not there; give the folder of a profile, or run the profile again"
+    ):
         Examples.load(tmp_path)
 
 
@@ -219,6 +259,9 @@ def test_another_schema_is_refused(tmp_path, content):
         {"heads": []},
         {"heads": {"7": []}},
         {"heads": {"7.x": [{"text": 0}]}},
+        {"unshown": {"7.1": {"why": "syntax", "run": 1, "able": 2, "strength": 0}}},
+        {"unshown": {"7.1": {"why": "syntax"}}},
+        {"unshown": [1]},
         {"example": {"text": 5}},
         {"example": {"text": -1.5}},
         {"example": {"arcs": [1, 0]}},
@@ -229,6 +272,8 @@ def test_another_schema_is_refused(tmp_path, content):
         {"example": {"rest": None}},
         {"example": {"strength": "much"}},
         {"example": {"why": None}},
+        {"example": {"shown": [3], "asked": 1}},
+        {"example": {"asked": 0.5}},
         {"text": {"words": [*"the dog barks".split(), 4]}},
         {"text": {"direction": "up"}},
         {"text": {"unknown": [True]}},
@@ -245,6 +290,15 @@ def test_broken_content_is_refused_in_one_sentence(tmp_path, damage):
     with pytest.raises(OutputError, match=r"examples\.json does not hold examples of heads") as caught:
         Examples.load(tmp_path)
     assert "\n" not in str(caught.value)
+    assert "Error" not in str(caught.value)  # as Python calls it
+
+
+def test_what_is_missing_of_the_examples_is_named(tmp_path):
+    content = Examples((DOG,)).to_dict()
+    del content["heads"]
+    (tmp_path / "examples.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(OutputError, match=r"as it should \(heads is missing\); run the profile again\.$"):
+        Examples.load(tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------------ short texts
@@ -255,14 +309,29 @@ def test_annotated_sentences_are_whole_or_left_out():
     assert words_of([Document.of_sentences([long, fitting], "d")]) == ["a b c d e f"]
 
 
-def test_a_sentence_keeps_its_mentions_counted_from_its_own_first_word():
-    first, second = bare("a dog saw a man"), bare("it ran and he laughed")
-    mentions = [Mention(0, 2, "dog"), Mention(3, 5, "man"), Mention(5, 6, "dog"), Mention(4, 6, "across")]
-    found = short([Document.of_sentences([first, second], "d", mentions=mentions)])
-    assert [text.mentions for text in found] == [
-        (Mention(0, 2, "dog"), Mention(3, 5, "man")),
-        (Mention(0, 1, "dog"),),
-    ]
+DOGS = (bare("a dog saw a man"), bare("it ran"), bare("he saw it go and laughed loud"), bare("very long " * 5))
+REFERRING = [
+    *(Mention(0, 2, "dog"), Mention(3, 5, "man"), Mention(5, 6, "dog")),
+    *(Mention(7, 8, "man"), Mention(9, 10, "dog"), Mention(4, 6, "across"), Mention(14, 15, "x"), Mention(15, 16, "x")),
+]
+
+
+def stretches_of(documents: list[Document], most_words: int) -> list[Document]:
+    return short_stretches(documents, most_words, np.random.default_rng(0))
+
+
+def test_stretches_are_whole_sentences_with_their_mentions_counted_from_the_first_word():
+    found = stretches_of([Document.of_sentences(DOGS, "d", mentions=REFERRING)], 7)
+    assert [(len(text.sentences), text.mentions) for text in found] == [
+        (2, (Mention(0, 2, "dog"), Mention(3, 5, "man"), Mention(5, 6, "dog"), Mention(4, 6, "across"))),
+        (1, (Mention(0, 1, "man"), Mention(2, 3, "dog"))),
+    ]  # the last sentence is too long
+    assert [text.text for text in found] == ["a dog saw a man it ran", "he saw it go and laughed loud"]
+
+
+def test_text_without_coreference_has_no_stretches():
+    assert stretches_of([Document.of_sentences(DOGS, "d")], 7) == []
+    assert stretches_of([Document.of_sentences(DOGS, "d", mentions=REFERRING[:1])], 7) == []
 
 
 def test_pronouns_to_resolve_stay_with_their_sentence():

@@ -16,9 +16,10 @@ PACKAGE = Path(__file__).parents[1] / "headlens"
 ORDER = [
     "errors",
     "files",
+    "spreadsheets",
+    "numbers",
     "documents",
     "scores",
-    "numbers",
     "effects",
     "wording",
     "records",
@@ -61,9 +62,11 @@ ORDER = [
     "role_files",
     "exports",
     "report",
+    "role_targets",
     "find_examples",
     "show",
     "notebook",
+    "profile_file",
     "results",
     "on_roles",
     "provenance",
@@ -74,7 +77,7 @@ ORDER = [
     "__main__",
 ]
 LIGHT = [
-    *("errors", "files", "documents", "scores", "corpora", "significance", "report"),
+    *("errors", "files", "spreadsheets", "documents", "scores", "corpora", "significance", "report"),
     *("numbers", "wording", "evidence_table", "evidence", "gold", "rivals", "roles"),
     *("effects", "examples", "differences", "comparison", "role_files", "exports"),
 ]

@@ -263,7 +263,9 @@ def test_files_of_two_runs_are_told_apart(minilm_profile: Profile, tmp_path: Pat
     other = headlens.profile(tiny_model("bert"), headlens.texts(TEXTS), tokenizer=word_tokenizer())
     minilm_profile.save(tmp_path)
     other.scores.save(tmp_path)  # as if a run had been killed between its files
-    with pytest.raises(OutputError, match="different runs"):
+    with pytest.raises(
+        OutputError, match=r"scores\.parquet is of another run than profile\.json .*run the profile again"
+    ):
         Profile.load(tmp_path)
 
 

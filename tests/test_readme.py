@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from headlens.behaviour.unembedding import vocabulary_head
+from headlens.models import load_model
+from headlens.show import attention_of, parse_head, targets_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,6 +59,29 @@ def test_links_and_pictures_exist() -> None:
     assert targets
     missing = [target for target in targets if not target.startswith("http") and not (ROOT / target).exists()]
     assert missing == []
+
+
+def test_the_text_that_is_shown_shows_what_its_comment_says(minilm_path: Path) -> None:
+    (line,) = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("headlens show")]
+    _, _, model, text, _, head, *_ = shlex.split(line)
+    word, _, target = line.partition("# ")[2].partition(";")[0].split()
+    shown = attention_of(load_model(model), text, *parse_head(head, 6, 12))
+    (best, share), *_ = targets_of(shown, shown.words.index(word))
+    assert shown.words[best] == target
+    assert share > 0.5
+
+
+def test_a_model_that_is_ablated_has_a_loss() -> None:
+    (line,) = [line for block in blocks("bash") for line in block.splitlines() if "--ablate" in line]
+    loaded = load_model(shlex.split(line)[2])
+    assert vocabulary_head(loaded)  # raises for a model without one
+
+
+def test_profiles_that_are_compared_have_been_made_before() -> None:
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    (place,) = [place for place, line in enumerate(lines) if line.startswith("headlens compare")]
+    folders = lines[place].split()[2:4]
+    assert all(any(f"--out {folder}" in line for line in lines[:place]) for folder in folders)
 
 
 def test_the_install_line_takes_the_tested_versions() -> None:

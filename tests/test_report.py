@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from report_pages import (
 from headlens.errors import OutputError
 from headlens.report import render_report, render_summary, write_report
 from headlens.report.findings import findings
+from headlens.report.sections import own_place
 from headlens.roles.catalogue import RULES
 from headlens.scores import SCHEMA, Metric, ScoreTable
 
@@ -77,7 +79,7 @@ def test_the_findings_are_what_was_planted(scores: ScoreTable, page: Node) -> No
         "L0H2 attends to the previous token: 1.00 of its mass on average (chance .05); so does L1H0 (.71).",
         "L1H3 attends to the next token: .66 of its mass on average (chance .05).",
         "L2H0 attends to [CLS]: .92 of its mass on average (chance .05).",
-        "L2H1 attends to [SEP]: .61 of its mass on average (chance .05).",
+        "L2H1 attends to [SEP]: .61 of its mass on average (chance .05; tentative).",
         "L1H1 attends broadly: .96 of the entropy of uniform attention; so does L1H0 (.90).",
     ]
     assert [finding.text for finding in findings(scores)] == told
@@ -88,9 +90,9 @@ def test_a_table_without_a_finding_says_so_and_names_the_nearest() -> None:
     told = [finding.text for finding in findings(table(flat))]
     assert told == [
         "No head has a role: none passes a threshold of the 3 rules.",
-        "No head attends to the previous token with over .50 of its mass on average; L1H2 comes nearest with .498 "
-        "(chance .050).",
-        "No head attends to the next token with over .50 of its mass on average; L2H3 comes nearest with .201 "
+        "No head attends to the previous token: that takes over .50 of its mass on average; L1H2 comes nearest with "
+        ".498 (chance .050).",
+        "No head attends to the next token: that takes over .50 of its mass on average; L2H3 comes nearest with .201 "
         "(chance .050).",
     ]
     page = read(render_report(table(flat), {}))
@@ -128,16 +130,25 @@ def test_a_head_is_outlined_unless_its_whole_interval_passes(page: Node) -> None
 def test_the_heads_of_every_role_are_counted_firm_and_tentative(page: Node) -> None:
     rows = [cells(row) for row in page.one("table", class_="counts").one("tbody").all("tr")]
     assert rows == [
-        ["Pprevious token", "2", "L0H2, L1H0", "0", ""],
-        ["Nnext token", "1", "L1H3", "0", ""],
-        ["C[CLS]", "1", "L2H0", "0", ""],
-        ["E[SEP]", "0", "", "1", "L2H1"],
-        ["Bbroad", "2", "L1H0, L1H1", "0", ""],
+        ["Pprevious token", "2", "0", "L0H2, L1H0"],
+        ["Nnext token", "1", "0", "L1H3"],
+        ["C[CLS]", "1", "0", "L2H0"],
+        ["E[SEP]", "0", "1", "tentative L2H1"],
+        ["Bbroad", "2", "0", "L1H0, L1H1"],
         ["·no role", "6", "no score beyond a threshold, which is no proof that the head does nothing"],
     ]
     assert "Looked for and not found: comma." in page.text
     glosses = {button.text: button.attributes["title"] for button in page.all("button", class_="role")}
     assert glosses["Pprevious token"] == "over .50 of its mass on average"
+
+
+@pytest.mark.parametrize(("holders", "ending"), [(14, "L13H0"), (15, "L11H0 and 3 more")])
+def test_one_or_two_heads_of_a_role_are_not_hidden(holders: int, ending: str) -> None:
+    mass = np.where(np.arange(20) < holders, 0.9, 0.1)[:, None] - np.arange(20)[:, None] / 1e4
+    page = read(render_report(table({"position.mass[-1]": mass}), {}))
+    first, *_ = page.one("table", class_="counts").one("tbody").all("tr")
+    assert cells(first)[:2] == ["Pprevious token", str(holders)]
+    assert cells(first)[3].endswith(ending)
 
 
 def test_every_number_in_the_tables_of_heads_is_that_of_the_scores(scores: ScoreTable, page: Node) -> None:
@@ -192,6 +203,28 @@ def test_a_macro_metric_alone_gets_a_section() -> None:
     assert "X y" in [heading.text for heading in page.all("h2")]
 
 
+def test_a_score_that_all_heads_have_alike_gets_a_line_in_place_of_a_map() -> None:
+    ahead = {f"position.mass[{offset}]": np.zeros((LAYERS, HEADS)) for offset in (1, 2)}
+    page = read(render_report(table({"position.mass[-1]": at(0.1, {(1, 2): 0.9}), **ahead}), {}))
+    assert list(metric_sections(page)) == ["position.mass[-1]"]
+    assert (
+        "All heads have the same number, so there is no map: .000 for Title of "
+        "position.mass[1], Title of position.mass[2]." in page.text
+    )
+    data = json.loads(page.one("script", id="data").text)
+    scales = {metric["name"]: metric["scale"] for metric in data["metrics"]}
+    assert scales == {"position.mass[-1]": "chance", "position.mass[1]": "none", "position.mass[2]": "none"}
+
+
+def test_what_the_first_token_tells_is_not_told_again_of_special_ones() -> None:
+    first = at(0.1, {(1, 2): 0.9})
+    names = ("contribution.first", "contribution.special", "surface.first", "surface.special")
+    scores = table(dict.fromkeys(names, first))
+    assert [metric.name for metric in own_place(scores)] == ["contribution.first", "surface.first"]
+    apart = table(dict.fromkeys(names, first) | {"surface.special": at(0.1, {(1, 2): 0.8})})
+    assert "surface.special" in [metric.name for metric in own_place(apart)]
+
+
 def test_what_is_not_defined_is_blank_and_said_so() -> None:
     with_gap = at(0.3, {(1, 1): NAN})
     nothing = np.full((LAYERS, HEADS), NAN)
@@ -230,7 +263,7 @@ def test_no_chance_level_and_no_interval_are_said_in_words() -> None:
     assert "No chance level is known" in section.text
     assert (
         page.one("ul", class_="find").one("li").text
-        == "L0H0 attends to the previous token: .70 of its mass on average."
+        == "L0H0 attends to the previous token: .70 of its mass on average (tentative)."
     )
     assert page.one("h1").text == "What the one head attends to"
 

@@ -18,8 +18,8 @@ from headlens.report.best_heads import contribution_table, repetition_table
 from headlens.report.figures import is_signed
 from headlens.report.patterns import patterns_table
 from headlens.report.tables import Table
-from headlens.report.taken_out import taken_out_table
-from headlens.roles import roles_of
+from headlens.report.taken_out import taken_out_introduction, taken_out_lines, taken_out_table
+from headlens.roles import HeadRole, Role, Roles, roles_of
 from headlens.scores import Metric, ScoreTable
 
 AGREEMENT = {
@@ -196,41 +196,56 @@ def test_parts_of_speech_that_some_head_prefers_are_drawn() -> None:
 
 def test_harm_beyond_that_of_random_sets_is_told_with_its_numbers() -> None:
     assert agreement_line({"agreement": AGREEMENT}) == (
-        "Of 320 verbs, the model prefers the right form in .980, and in .810 when the 2 heads named for subject and "
-        "verb (L1H2, L2H0) are taken out together (gated to 0). Without another set of as many heads (3 of them) it is "
-        ".950 at the median, .900 at the least. Across a noun of the other number (40 verbs) it is .950 and .400. That "
-        "is more harm than 95% of the other sets do: the model uses them for agreement (p .010, on texts that had no "
-        "say in naming the heads)."
+        "Taken out together (gated to 0), the 2 heads named for subject and verb (L1H2, L2H0) change the share of "
+        "verbs that the model prefers in the right form from .980 to .810. Sets of as many others, drawn at random, "
+        "leave .950 at the median, and none of 3 such draws as little or less (p .010). Hardly a draw does as much "
+        "harm: the model uses the named heads for agreement. Of the 40 verbs with a noun of the other number before "
+        "them, it is .950 and .400. Asked were 320 verbs of texts that had no say in naming the heads."
+    )
+
+
+def test_heads_that_are_only_tentative_are_said_to_be() -> None:
+    of_verbs = Role("subject_verb", "S", "subject and verb", "syntax", 3, "", "")
+    firm, tentative = (
+        HeadRole(of_verbs, layer, head, "m", 0.5, NAN, NAN, NAN, NAN, "", 1.0, NAN, 100.0, layer == 1, "")
+        for layer, head in ((1, 2), (2, 0))
+    )
+    roles = Roles(LAYERS, HEADS, (of_verbs,), (firm, tentative))
+    line = agreement_line({"agreement": AGREEMENT}, roles)
+    assert "named for subject and verb (firmly L1H2; tentatively L2H0) change" in line
+    assert "(tentatively L1H2, L2H0)" in agreement_line(
+        {"agreement": AGREEMENT}, dataclasses.replace(roles, held=(dataclasses.replace(firm, is_firm=False), tentative))
     )
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"random_across": [0.9, 0.7, 0.8]}, "it is .950 and .400, and .800 at the median of these sets. That"),
-        ({"does_harm": False, "p": 0.3}, "no more harm than other sets may do, so nothing is said of what the model"),
+        ({"random_across": [0.9, 0.7, 0.8]}, "it is .950 and .400 (.800 at the median draw). Asked"),
+        ({"does_harm": False, "p": 0.3}, "no more harm than any heads may do, so nothing is said of what the model"),
+        ({"random": [0.95, 0.81, 0.8]}, "2 of 3 such draws as little or less (p .010)"),
         ({"ablated": 0.98, "does_harm": False}, "That is no harm, so nothing is said"),
-        ({"heads": ["L1H2"]}, "when the 1 head named for subject and verb (L1H2) is taken out (gated to 0)"),
-        ({"heads": [f"L0H{head}" for head in range(8)]}, "L0H4, L0H5 and 2 more)"),
+        ({"heads": ["L1H2"]}, "Taken out (gated to 0), the head named for subject and verb (L1H2) changes the share"),
+        ({"heads": [f"L0H{head}" for head in range(9)]}, "L0H4, L0H5 and 3 more)"),
     ],
 )
 def test_what_is_not_shown_is_not_said(changed: dict[str, Any], words: str) -> None:
     line = agreement_line({"agreement": AGREEMENT | changed})
     assert words in line
-    assert ("uses them for agreement" in line) is bool((AGREEMENT | changed)["does_harm"])
+    assert ("uses the named heads for agreement" in line) is bool((AGREEMENT | changed)["does_harm"])
 
 
 def test_agreement_stands_with_the_findings_and_is_missing_where_nobody_asked() -> None:
     scores, evidence = annotated_scores(), annotated_evidence()
     with_it = section(read(render_report(scores, {"agreement": AGREEMENT}, evidence)), "Findings at a glance")
     without = section(read(render_report(scores, {}, evidence)), "Findings at a glance")
-    assert "another set of as many heads" in with_it.text
-    assert "another set of as many heads" not in without.text
+    assert "Sets of as many others" in with_it.text
+    assert "Sets of as many others" not in without.text
     assert agreement_line({}) == agreement_line({"agreement": {"heads": []}}) == ""
 
 
 def test_nothing_is_drawn_of_retrieval_where_no_needle_was_recalled() -> None:
-    scores = table_of({"retrieval.copy": {}, "retrieval.needle": {(0, 0): 0.2}})
+    scores = table_of({"retrieval.copy": {(0, 1): 0.02}, "retrieval.needle": {(0, 0): 0.2}})
     facts = {"texts": 18, "reproduced": 0.0, "recalled": 0.02, "enough": 0}
     part = section(read(render_report(scores, {"retrieval": facts})), "Retrieval")
     assert (
@@ -305,6 +320,53 @@ def test_effects_stand_on_the_page_and_are_not_listed_again_in_the_provenance() 
     found = grid(section(page, "Heads taken out"), "Heads taken out")
     assert row_of(found, "L0H1")[3] == "+.300.200 to .400"
     assert "ablation" not in section(page, "Provenance").text
+
+
+BEGIN = "Attention tells where a head looks, not what it is for. The output of one head at a time is set to 0, and "
+USED = " Only where that loss rises, beyond chance, is the model said to use the head."
+TEXT, REPEATS = effect(0, 0, 0.5), effect(0, 1, 0.3, task="repeats", documents=40)
+OUTPUT = effect(1, 0, 0.01, task="output", intact=float("nan"), q=float("nan"), p=float("nan"), documents=12)
+
+
+@pytest.mark.parametrize(
+    ("effects", "words"),
+    [
+        ([TEXT], f"{BEGIN}the loss on the same texts of the corpus is compared.{USED}"),
+        (
+            [REPEATS, TEXT],
+            f"{BEGIN}the loss on the same texts of the corpus is compared; of heads named for repetition the loss on "
+            f"random tokens written twice.{USED}",
+        ),
+        (
+            [OUTPUT],
+            f"{BEGIN}since the model has no vocabulary head, and so no loss, it is compared how far the mean of "
+            "its last hidden states turns, which knows no better or worse: of no head does this say that the model "
+            "uses it.",
+        ),
+        ([], ""),
+    ],
+)
+def test_what_was_compared_is_what_is_told(effects: list[Effect], words: str) -> None:
+    assert taken_out_introduction(facts_of(*effects)) == words
+
+
+def test_on_how_much_the_effects_rest_stands_beside_them() -> None:
+    reason = (
+        "At most some 4,000 tokens of a corpus are run again without each head, of its first documents and of long "
+        "ones the beginning, since that takes as many passes as there are heads."
+    )
+    asked = {"text": 3912, "repeats": 2000, "output": 80}
+    facts = {"ablation": Ablation((TEXT, REPEATS), asked).to_dict(), "corpus": {"documents": 1200}}
+    assert list(taken_out_lines(facts)) == [
+        "The loss is that of 3,912 tokens in 30 of 1,200 documents of the corpus.",
+        reason,
+        "The loss on random tokens written twice is that of 2,000 tokens in 40 sequences.",
+    ]
+    facts["corpus"]["documents"] = 30
+    assert next(taken_out_lines(facts)) == "The loss is that of 3,912 tokens in all 30 documents of the corpus."
+    without_corpus = {"ablation": Ablation((OUTPUT,), asked).to_dict()}
+    assert list(taken_out_lines(without_corpus)) == ["The vectors are those of 80 inputs in 12 documents.", reason]
+    assert list(taken_out_lines(facts_of(TEXT))) == list(taken_out_lines({})) == []
 
 
 def test_nothing_is_said_of_heads_that_were_not_taken_out() -> None:

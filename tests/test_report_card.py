@@ -11,8 +11,9 @@ from report_annotated import BY_POS, OFFSET, evidence_of, known, of_relation
 from report_pages import HEADS, LAYERS, NAN, at, table
 
 from headlens.evidence_table import ABOVE, INFORMED, PROFILE, UNDECIDED, Evidence, MetricEvidence
+from headlens.examples import Unshown
 from headlens.numbers import number
-from headlens.report.card import MOST_TELLING, OF_A_FAMILY, telling
+from headlens.report.card import MOST_TELLING, OF_A_FAMILY, telling, unshown_words
 from headlens.report.findings import Finding, findings
 from headlens.report.sections import own_place
 from headlens.roles import HeadRole, Rule, roles_of, rules_for
@@ -56,6 +57,39 @@ def test_below_chance_nothing_is_told_but_where_chance_is_no_floor() -> None:
     )
     assert told(scores, 0) == ["position.distance", "position.variability"]
     assert told(scores, 1)[-1] == "position.variability"
+
+
+@pytest.mark.parametrize(
+    ("unshown", "words"),
+    [
+        (
+            Unshown(1, 2, "pronoun_reference", run=1200, able=31, strength=0.0875),
+            "Of 1,200 short texts of the corpus that were run, 31 have a place for the role pronoun reference, and "
+            "none shows it. That takes half of the places right and .15 of the attention there; the most that goes "
+            "there is .09.",
+        ),
+        (
+            Unshown(1, 2, "induction", run=64, able=1, strength=0.16),
+            "Of 64 short texts of the corpus that were run, 1 has a place for the role induction, and none shows it. "
+            "That takes half of the places right and .15 of the attention there; the most that goes there is .16. It "
+            "was found on random tokens written twice.",
+        ),
+        (
+            Unshown(1, 2, "comma", run=64, able=0, strength=0.0),
+            "None of the 64 texts of the corpus that were run has a place for the role comma.",
+        ),
+        (
+            Unshown(1, 2, "copying_weights", run=64, able=0, strength=0.0),
+            "This role is read from the weights alone: no text shows it.",
+        ),
+        (
+            Unshown(1, 2, "retrieval", run=64, able=0, strength=0.0),
+            "This role was found on needles in texts made for it: no text of the corpus shows it.",
+        ),
+    ],
+)
+def test_a_head_without_examples_says_why(unshown: Unshown, words: str) -> None:
+    assert unshown_words(unshown) == words
 
 
 def test_what_is_not_defined_is_not_told() -> None:
@@ -236,8 +270,8 @@ def test_a_score_that_may_be_chance_among_all_is_no_finding() -> None:
     assert len(roles_of(wide)) == 0
     assert [rule.id for rule in rules_for(wide)] == ["cls"]
     assert findings(wide)[1].text == (
-        "No head attends to [CLS] with over .60 of its mass on average; L1H2 comes nearest with .610 (chance .250), "
-        "which among all heads and rules may be chance."
+        "No head attends to [CLS]: that takes over .60 of its mass on average; L1H2 comes nearest with .610 (chance "
+        ".250), which among all heads and rules may be chance."
     )
 
 

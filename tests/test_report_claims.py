@@ -51,6 +51,8 @@ def test_findings_come_from_evidence_in_the_order_that_people_ask(page: Node) ->
         "mention .23, same lemma (else nearest) .64, its own position profile .32.",
         "L2H0 attends from a direct object to its verb: .72 held out [.69, .75]; best constant offset .41, its own "
         "position profile .38, a rule that knows parts of speech .50.",
+        "1 more relation or kind of reference has a head that does better than position explains, and not better than "
+        "every baseline: see the tables of the report.",
         "L0H1 attends to the neighbour in the same phrase: .71 of the words between one inside and one outside (chance "
         ".05).",
         "L0H2 attends to the previous token: 1.00 of its mass on average (chance .05).",
@@ -58,7 +60,7 @@ def test_findings_come_from_evidence_in_the_order_that_people_ask(page: Node) ->
 
 
 def test_the_small_plot_has_the_strongest_baseline(page: Node) -> None:
-    plots = [item.one("svg", class_="spark") for item in page.one("ul", class_="find").all("li")[:5]]
+    plots = [item.one("svg", class_="spark") for item in page.one("ul", class_="find").all("li") if item.all("svg")]
     # accuracies .61 and .41 on a line from 2 to 98
     assert plots[0].one("path", class_="me").attributes["d"].startswith("M60.6 ")
     assert plots[0].one("path", class_="rival").attributes["d"].startswith("M41.4 ")
@@ -113,8 +115,8 @@ def test_claims_have_letters_firm_where_held_out_documents_confirm_them(page: No
         ),
         (
             "L0H3",
-            "attends from a noun to its adposition or case marker in 91% of 900 cases, counting documents that it was "
-            "found on; best baseline 43%",
+            "attends to an adposition or case marker from its noun more than from any other word in 91% of 900 cases, "
+            "counting documents that it was found on; best baseline 43%",
         ),
         (  # .31 and .09 above their baselines
             "L1H1",
@@ -138,9 +140,9 @@ def test_pointing_at_a_letter_says_which(page: Node, head: str, words: str) -> N
 def test_the_heads_of_claims_are_counted_firm_and_tentative(page: Node) -> None:
     rows = [cells(row) for row in page.one("table", class_="counts").one("tbody").all("tr")]
     assert rows[:3] == [
-        ["Rpronoun reference", "2", "L1H1, L2H2", "0", ""],
-        ["Ssubject and verb", "1", "L1H2", "0", ""],
-        ["Yother syntax", "2", "L2H0, L2H1", "1", "L0H3"],
+        ["Rpronoun reference", "2", "0", "L1H1, L2H2"],
+        ["Ssubject and verb", "1", "0", "L1H2"],
+        ["Yother syntax", "2", "1", "L2H0, L2H1; tentative L0H3"],
     ]
     assert "Looked for and not found: coreference, " in page.text
     letters = {cell.text[0] for cell in page.one("table", class_="map").one("tbody").all("td")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from compared import (
     AFTER,
@@ -29,7 +30,7 @@ from report_pages import Node, cells, read
 from headlens.comparison import Comparison, Pair, compare
 from headlens.evidence_table import ABOVE, CHANCE, INFORMED, UNDECIDED
 from headlens.report.compare import render_comparison
-from headlens.report.compare_words import notices, sentences, tally
+from headlens.report.compare_words import THRESHOLDS, notices, sentences, tally
 from headlens.scores import ScoreTable
 
 EVIL = "<script>alert(1)</script>"
@@ -50,6 +51,10 @@ def shapes() -> Comparison:
     return compare([before(), larger()], ["small", "large"])
 
 
+def drawn_rows(values: np.ndarray) -> list[str]:
+    return [" ".join(map(str, row)) for row in values]
+
+
 def only(*given: Given) -> Pair:
     return compare(given, ["old", "new"]).pairs[0]
 
@@ -68,15 +73,17 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 def test_sentences_tell_what_changed_with_its_numbers(found: Comparison) -> None:
     assert sentences(found.pairs[0]) == [
-        "1 of 6 heads was removed: L0H0.",
-        "Comma: 0 of 1 head kept; L1H2's score fell from .650 to .150 (−.500 [−.550, −.376]).",
-        "Induction: 1 of 3 heads kept, 1 gained; L0H0 was removed; L0H1's score fell from .700 to .300 "
-        "(−.400 [−.450, −.276]); the best is now L1H0 (.600).",
-        "Previous token: 0 of 1 head kept, 1 gained; L0H2's score fell from .900 to .400 (−.500 [−.550, −.376]); "
-        "the best is now L1H1 (.750).",
-        "[CLS]: no head before, 1 head now: L1H2 (.800).",
         # .20 to .20 and the like hold 0; beyond it are L0H1, L1H0 of induction, L0H2, L1H1, comma and [CLS] of L1H2
-        "Of 20 differences with an interval, 6 lie beyond 0; by chance about 1 would.",
+        "Of 20 differences with an interval, 6 lie beyond 0; by chance about 1 would, so some of them may be "
+        "accidents, but most are not.",
+        THRESHOLDS,
+        "1 of 6 heads was removed: L0H0.",
+        "Comma: 0 of 1 head (1 firm) kept, 1 lost; L1H2's score fell from .650 to .150 (−.500 [−.550, −.376]).",
+        "Induction: 1 of 3 heads (2 firm) kept, 2 lost, 1 gained; L0H0 was removed; L0H1's score fell from .700 to "
+        ".300 (−.400 [−.450, −.276]); the best is now L1H0 (.600).",
+        "Previous token: 0 of 1 head (1 firm) kept, 1 lost, 1 gained; L0H2's score fell from .900 to .400 (−.500 "
+        "[−.550, −.376]); the best is now L1H1 (.750).",
+        "[CLS]: no head before, 1 head now (1 gained): L1H2 (.800).",
     ]
 
 
@@ -95,8 +102,40 @@ def test_every_number_of_a_sentence_stands_in_the_tables(found: Comparison, shap
 def test_roles_that_keep_all_their_heads_share_a_sentence() -> None:
     roles = roles_of(held(INDUCTION, 0, 1, 0.7), held(INDUCTION, 0, 0, 0.8), held(PREVIOUS, 0, 2, 0.9))
     told = sentences(only(before(roles=roles), before(roles=roles)))
-    assert told[0] == "Kept by all heads that had them, and by no other: induction (2); previous token (1)."
-    assert told[1] == "Of 24 differences with an interval, 0 lie beyond 0; by chance about 1 would."
+    assert told == [
+        "Of 24 differences with an interval, 0 lie beyond 0; by chance about 1 would: as a whole the scores tell no "
+        "difference, and any single one may be an accident.",
+        "Kept by all heads that had them, and by no other: induction (2); previous token (1).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("beyond", "words"),
+    [
+        (1, ": as a whole the scores tell no difference, and any single one may be an accident."),
+        (2, ", so most of them may be accidents."),
+        (4, ", so some of them may be accidents, but most are not."),
+    ],
+)
+def test_what_follows_from_the_number_of_differences_is_said(beyond: int, words: str) -> None:
+    # 24 heads of one score, by chance 1.2 beyond 0; so many of them rise by .50
+    old = np.full((4, 6), 0.2)
+    new = np.where(np.arange(24).reshape(4, 6) < beyond, 0.7, 0.2)
+    given = [
+        Given(scores_of({"surface.cls": drawn_rows(values)}, with_macro=False), roles_of()) for values in (old, new)
+    ]
+    assert sentences(only(*given))[0].partition(" would")[2] == words
+
+
+def test_a_head_that_is_named_no_longer_is_not_said_to_have_lost_its_role() -> None:
+    drawn = BEFORE | {"repetition.induction": [".80 .68 .10", ".20 .10 .50"]}
+    old, new = (roles_of(*(held(INDUCTION, 0, head, 0.7) for head in heads)) for heads in ((0, 1), (0,)))
+    told = sentences(only(before(roles=old), before(roles=new, scores=scores_of(drawn))))
+    # .02 down, by hypot(.03, .04) at most further down and up
+    assert told[2] == (
+        "Induction: 1 of 2 heads (2 firm) kept, 1 no longer named; L0H1's score went from .700 to .680 (−.020 [−.070, "
+        "+.030]), which may be an accident."
+    )
 
 
 def test_of_the_heads_that_lose_a_role_the_one_that_changed_most_is_told() -> None:
@@ -104,28 +143,35 @@ def test_of_the_heads_that_lose_a_role_the_one_that_changed_most_is_told() -> No
     new = roles_of(held(INDUCTION, 1, 2, 0.55))
     told = sentences(only(before(roles=old), after(roles=new)))
     # L1H1 stayed at .10; the best is where it was, so nothing is said of it
-    assert told[1] == "Induction: 1 of 3 heads kept; L0H1's score fell from .700 to .300 (−.400 [−.450, −.276])."
+    assert told[3] == (
+        "Induction: 1 of 3 heads (3 firm) kept, 1 lost, 1 no longer named; L0H1's score fell from .700 to .300 (−.400 "
+        "[−.450, −.276])."
+    )
 
 
 def test_a_pair_without_any_role_says_so() -> None:
     told = sentences(only(before(roles=roles_of()), before(roles=roles_of())))
-    assert told[0] == "No head of either side has any of the roles that both were asked for."
+    assert told[1] == "No head of either side has any of the roles that both were asked for."
 
 
 def test_a_pair_without_intervals_says_so() -> None:
     pair = only(before(scores=without_intervals(BEFORE)), after(scores=without_intervals(AFTER)))
     assert tally(pair) == (0, 0, 0.0)
     told = sentences(pair)
-    assert told[-1] == "No score has an interval on both sides, so none tells a difference from an accident."
-    assert "Comma: 0 of 1 head kept; L1H2's score fell from .650 to .150 (−.500)." in told
+    assert told[0] == "No score has an interval on both sides, so none tells a difference from an accident."
+    assert (
+        "Comma: 0 of 1 head (1 firm) kept, 1 no longer named; L1H2's score went from .650 to .150 (−.500), without an "
+        "interval to tell that from an accident."
+    ) in told
 
 
 def test_of_different_shapes_sentences_tell_shares(shapes: Comparison) -> None:
     assert sentences(shapes.pairs[0]) == [
-        "Induction: 3 of 6 heads of small (.500; best L0H0 with .800); none of 9 heads of large.",
-        "Comma: 1 of 6 heads of small (.167; best L1H2 with .650); none of 9 heads of large.",
-        "Previous token: 1 of 6 heads of small (.167; best L0H2 with .900); 1 of 9 heads of large (.111; best L1H1 "
-        "with .600).",
+        "A role is a threshold: heads just above it and just below it may hardly differ, and the counts turn on that.",
+        "Induction: 3 of 6 heads of small (2 firm; .500; best L0H0 with .800); none of 9 heads of large.",
+        "Comma: 1 of 6 heads of small (1 firm; .167; best L1H2 with .650); none of 9 heads of large.",
+        "Previous token: 1 of 6 heads of small (1 firm; .167; best L0H2 with .900); 1 of 9 heads of large (1 firm; "
+        ".111; best L1H1 with .600).",
     ]
 
 
@@ -278,31 +324,32 @@ def test_the_cells_name_all_roles(page: Node) -> None:
 
 
 def test_the_counts_of_fates(page: Node) -> None:
-    assert [item.text for item in page.one("ul", class_="fates").all("li")] == [
-        "0● roles kept",
-        "2▲ roles moved",
-        "1✕ role lost",
-        "1+ role gained",
+    of_roles, of_heads = page.all("ul", class_="fates")
+    assert [item.text for item in of_roles.all("li")] == [
+        *("0● kept", "2▲ moved", "1✕ lost", "1+ gained"),
         "1of 6 heads removed",
     ]
+    # induction: L1H2 stays, L0H0 and L0H1 go, L1H0 comes; one goes of the comma; one goes and one comes of the previous
+    # token; one comes of [CLS]
+    assert [item.text for item in of_heads.all("li")] == ["1● kept", "4✕ lost", "3+ gained"]
 
 
 def test_the_table_of_roles(page: Node) -> None:
     assert rows(page, "roles") == [
         [
-            *("comma", "✕ lost", "1 (1 firm)", "0", "0", "1", "0"),
+            *("comma", "✕ lost", "1 (1 firm)", "0", "0", "1 / 0", "0 / 0"),
             *("L1H2 .650 (firm)", "L1H2 .150", "", "−.500 [−.550, −.376]", "none"),
         ],
         [
-            *("induction", "▲ moved", "3 (2 firm)", "2 (2 firm)", "1", "2", "1"),
+            *("induction", "▲ moved", "3 (2 firm)", "2 (2 firm)", "1", "2 / 0", "1 / 0"),
             *("L0H0 .800 (firm)", "L0H0 removed", "", "", "L1H0 .600 (firm)"),
         ],
         [
-            *("previous token", "▲ moved", "1 (1 firm)", "1 (1 firm)", "0", "1", "1"),
+            *("previous token", "▲ moved", "1 (1 firm)", "1 (1 firm)", "0", "1 / 0", "1 / 0"),
             *("L0H2 .900 (firm)", "L0H2 .400", "", "−.500 [−.550, −.376]", "L1H1 .750 (firm)"),
         ],
         [
-            *("[CLS]", "+ gained", "0", "1 (0 firm)", "0", "0", "1"),
+            *("[CLS]", "+ gained", "0", "1 (0 firm)", "0", "0 / 0", "1 / 0"),
             # gained by .60: from .20 [.17, .24] to .80 [.77, .92], so up by hypot(.12, .03)
             *("none", "", "", "+.600 [+.550, +.724]", "L1H2 .800 (tentative)"),
         ],
@@ -399,12 +446,12 @@ def test_evidence_of_both_sides_is_compared() -> None:
     page = read(render_comparison(compare(given, ["old", "new"])))
     found = rows(page, "evidence")
     assert [(row[0].partition("syntax")[0], row[1]) for row in found] == [
-        ("direct object → verb", "✕ lost"),
-        ("subject → predicate", "▲ moved"),
-        ("adposition or case marker → noun", "+ gained"),
-        ("determiner → noun", "● kept"),
+        ("direct object → verb", f"{ABOVE} → {CHANCE}"),
+        ("adposition or case marker → noun", f"{UNDECIDED} → {ABOVE}"),
+        ("subject → predicate", f"{INFORMED} → {ABOVE}; of another head"),
+        ("determiner → noun", f"{ABOVE} in both"),
     ]
-    assert found[0][2:] == [f"L1H2 .700 ({ABOVE})", f"L1H2 .200 ({CHANCE})", "", "−.500 [−.550, −.450]"]
+    assert found[0][2:] == ["L1H2 .700", "L1H2 .200", "", "−.500 [−.550, −.450]"]
 
 
 def test_of_different_shapes_no_relation_moves() -> None:
@@ -412,7 +459,7 @@ def test_of_different_shapes_no_relation_moves() -> None:
     large = larger()
     large.evidence = new
     page = read(render_comparison(compare([before(evidence=old), large])))
-    assert [row[1] for row in rows(page, "evidence")] == ["● kept"]
+    assert [row[1] for row in rows(page, "evidence")] == [f"{ABOVE} in both"]
 
 
 def test_without_evidence_of_both_sides_there_is_no_table_of_it(page: Node) -> None:

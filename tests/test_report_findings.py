@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from report_pages import HEADS, LAYERS, NAN, at, one_metric, planted, read, table
 
+from headlens.effects import Ablation, Effect
 from headlens.report import render_summary
 from headlens.report.findings import findings, head_traits
 from headlens.roles import roles_of
@@ -27,6 +28,65 @@ def test_many_heads_are_named_up_to_four_and_then_counted() -> None:
     )
 
 
+def test_of_every_head_that_is_named_it_is_told_if_it_is_tentative() -> None:
+    scores = table({"position.mass[-1]": at(0.1, {(1, 2): 0.9, (0, 1): 0.51})})  # whose interval begins at .49
+    assert findings(scores)[0].text == (
+        "L1H2 attends to the previous token: .90 of its mass on average (chance .05); so does L0H1 (.51, tentative)."
+    )
+
+
+def taken_out(**changes: tuple[float, bool]) -> Ablation:
+    """By how much the loss rises without each head, and whether beyond chance."""
+    return Ablation(
+        tuple(
+            Effect(
+                int(name[1]),
+                int(name[3]),
+                "text",
+                3.2,
+                change,
+                change - 0.1,
+                change + 0.1,
+                0.01 if is_used else 0.5,
+                40,
+            )
+            for name, (change, is_used) in changes.items()
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("ablation", "words"),
+    [
+        (
+            taken_out(L0H0=(6.712, True), L1H2=(0.5, True), L0H1=(0.2, False), L2H3=(0.1, False)),
+            "The model uses 2 of the 4 heads that were taken out one by one: without each of them its loss rises "
+            "beyond chance, the most without L0H0 (+6.712 nats a token, from 3.20). Of the heads named above it uses "
+            "L1H2; no rise beyond chance is to be seen without L0H1.",
+        ),
+        (
+            taken_out(L1H2=(0.5, True), L0H1=(0.2, True)),
+            "the most without L1H2 (+.500 nats a token, from 3.20). It uses all of the heads named above.",
+        ),
+        (
+            taken_out(L0H0=(0.5, True), L0H1=(0.2, False)),
+            "from 3.20). No rise is to be seen without any of the heads named above.",
+        ),
+        (
+            taken_out(L0H0=(0.5, False), L0H1=(0.0, False)),
+            "The loss does not rise beyond chance without any of the 2 heads that were taken out one by one.",
+        ),
+        (
+            Ablation((Effect(0, 1, "output", NAN, 0.1, NAN, NAN, NAN, 4),)),
+            "this model has no loss that could rise, so of no head is it said that the model uses it.",
+        ),
+    ],
+)
+def test_which_heads_the_model_uses_is_told_last(ablation: Ablation, words: str) -> None:
+    scores = table({"position.mass[-1]": at(0.1, {(1, 2): 0.9, (0, 1): 0.8})})
+    assert findings(scores, ablation=ablation)[-1].text.endswith(words)
+
+
 def test_a_value_at_the_threshold_is_no_finding() -> None:
     exactly = table({"position.mass[-1]": at(0.1, {(1, 2): 0.5})})
     assert not any(finding.passes for finding in findings(exactly))
@@ -38,12 +98,12 @@ def test_a_rule_with_a_floor_wants_the_whole_interval_above_it() -> None:
     clear = table({"phrase.neighbour": at(0.3, {(1, 2): 0.61})})
     assert findings(clear)[0].text == (
         "L1H2 attends to the neighbour in the same phrase: .61 of the words between one inside and one outside (chance "
-        ".05)."
+        ".05; tentative)."
     )
     wide = dataclasses.replace(clear, low=clear.values - 0.15)
     assert [finding.text for finding in findings(wide)][1] == (
-        "No head attends to the neighbour in the same phrase with over .60 of the words between one inside and one "
-        "outside; L1H2 comes nearest with .610 (chance .050), but its interval reaches down to .460."
+        "No head attends to the neighbour in the same phrase: that takes over .60 of the words between one inside and "
+        "one outside; L1H2 comes nearest with .610 (chance .050), but its interval reaches down to .460."
     )
     unknown = dataclasses.replace(clear, low=np.full_like(clear.values, NAN), high=np.full_like(clear.values, NAN))
     assert findings(unknown)[1].text.endswith("(chance .050), but its interval is not known.")

@@ -71,8 +71,8 @@ def test_nulls_and_controls_are_told(page: Node) -> None:
     assert "the value decides alone" in found["copying, by its weights"][4]
     assert found["subject and verb"][1:4] == [
         "subject_verb.*, syntax.*[nsubj, csubj]",
-        "above every baseline but informed rules, and no accident among all tests",
-        "the strongest baseline that a head must be above",
+        "above every baseline but rules that read parts of speech, and no accident among all tests",
+        "the strongest baseline that a head must be above; rules that read parts of speech are not among them",
     ]
 
 
@@ -117,21 +117,24 @@ def test_nothing_is_said_to_be_used_where_no_head_was_taken_out() -> None:
 def test_the_order_of_labels_is_told_as_it_is(page: Node) -> None:
     """Two by two, each pair equal in all that goes before."""
 
-    def held(kind: str, firm: bool, excess: float, rank: int) -> HeadRole:
+    def held(kind: str, firm: bool, excess: float, rank: int, *, by_rule: bool = False) -> HeadRole:
         role = Role("x", "X", "x", kind, rank, "", "")
         nan = float("nan")
-        return HeadRole(role, 0, 0, "m", 0.5, nan, nan, nan, nan, "", excess, nan, 100.0, firm, "")
+        return HeadRole(
+            role, 0, 0, "m", 0.5, nan, nan, nan, nan, "", excess, nan, 100.0, firm, "", is_above_informed=not by_rule
+        )
 
     pairs = {
         "a role of a resting place": (held("syntax", False, 0.0, 9), held("sink", True, 9.0, 0)),
         "firm before tentative": (held("syntax", True, 0.0, 9), held("syntax", False, 9.0, 0)),
+        "a role that a rule which reads": (held("syntax", True, 0.0, 9), held("syntax", True, 9.0, 0, by_rule=True)),
         "the larger excess": (held("syntax", True, 9.0, 9), held("syntax", True, 8.0, 0)),
         "the more specific role": (held("syntax", True, 11.0, 0), held("syntax", True, 99.0, 1)),
     }
     text = page.text
     places = [text.index(words) for words in pairs]
     assert places == sorted(places)
-    assert [first.precedence < second.precedence for first, second in pairs.values()] == [True] * 4
+    assert [first.precedence < second.precedence for first, second in pairs.values()] == [True] * 5
 
 
 def test_methods_without_roles_are_those_of_the_scores() -> None:

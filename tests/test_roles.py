@@ -12,7 +12,8 @@ from report_annotated import evidence_of, known
 from report_pages import NAN, at, read, table
 from scipy.special import ndtr
 
-from headlens.evidence_table import ABOVE, Evidence
+from headlens.errors import OutputError
+from headlens.evidence_table import ABOVE, INFORMED, Evidence
 from headlens.report import render_report
 from headlens.report.findings import HeadTraits, findings, head_traits
 from headlens.roles import roles_of, rules_for
@@ -161,8 +162,8 @@ def test_sentences_of_repetition() -> None:
     assert [finding.text for finding in found] == [
         "L1H2 attends to what followed the same token before (induction): .92 of its mass, in random tokens written "
         "twice (chance .01; copying .30).",
-        "No head attends to what followed the same token before without copying it with over .40 of its mass, in "
-        "random tokens written twice, prefix matching over .40, copying under chance.",
+        "No head attends to what followed the same token before without copying it: that takes over .40 of its mass, "
+        "in random tokens written twice, prefix matching over .40, copying under chance.",
     ]
 
 
@@ -353,8 +354,34 @@ def test_roles_of_evidence_are_firm_where_confirmed_and_say_so() -> None:
     assert (tentative.name, tentative.is_firm, tentative.value, tentative.null) == ("L0H1", False, 0.5, 0.42)
     assert tentative.sentence == (
         "attends from a direct object to its verb in 50% of 1,024 cases, counting documents that it was found on; best "
-        "baseline 42%"
+        "baseline 42%; a rule that knows parts of speech 61%"
     )
+    # the rule has .60 held out and .61 on all documents; the first head is above it, the other is not
+    assert (firm.informed, firm.informed_name) == (0.6, "a rule that knows parts of speech")
+    assert (tentative.informed, firm.is_above_informed, tentative.is_above_informed) == (0.61, True, False)
+
+
+def test_roles_and_heads_that_are_not_there_are_named() -> None:
+    roles = roles_of(table({"position.mass[-1]": at(0.1, {HEAD: 0.9})}))
+    with pytest.raises(OutputError, match=r"'nonsense' was not asked for here; those that were: previous_token\."):
+        roles.heads("nonsense")
+    with pytest.raises(OutputError, match=r"3 layers of 4 heads, counted from 0; there is no L9H9\."):
+        roles.label(9, 9)
+    assert repr(roles.label(*HEAD)) == "<L1H2 previous token, firm: position.mass[-1] 0.900>"
+
+
+def test_a_rule_that_is_twice_as_good_is_named_and_bars_no_firm_role() -> None:
+    row = known("syntax.head_to_dep[mark]", HEAD, 0.41, INFORMED, decisions=512, offset=("-2", 0.22), pos=("", 0.83))
+    (role,) = roles_of(table({row.metric: at(0.1, {HEAD: 0.42})}), evidence_of([row], [])).heads("syntax")
+    assert (role.is_firm, role.null, role.informed) == (True, 0.22, 0.83)
+    assert role.sentence.endswith("[38%, 44%]; best constant offset 22%; a rule that knows parts of speech 83%")
+
+
+def test_what_parts_of_speech_show_as_well_stands_behind_other_firm_roles() -> None:
+    by_rule = known("syntax.dep_to_head[obj]", HEAD, 0.96, INFORMED, offset=("-2", 0.2), pos=("", 0.99))
+    alone = known("coref[all]", HEAD, 0.6, ABOVE, nearest=("", 0.5))
+    found = roles_of(table({alone.metric: at(0.1, {HEAD: 0.6})}), evidence_of([by_rule, alone], []))
+    assert [role.role.id for role in found.of(*HEAD)] == ["coreference", "syntax"]
 
 
 @pytest.mark.parametrize(("decisions", "expected"), [(700, ["acl"]), (699, ["acl", "acl:relcl"])])
@@ -366,6 +393,28 @@ def test_a_subtype_that_is_all_of_its_relation_is_not_told_again(decisions: int,
     claimed = {(row.metric, *HEAD): (0.7, 0.1) for row in rows}
     roles = roles_of(table({"surface.confidence": at(0.1, {})}), evidence_of(rows, [], claimed))
     assert [one.metric.partition("[")[2].rstrip("]") for one in roles.of(*HEAD)] == expected
+
+
+@pytest.mark.parametrize(
+    ("decisions", "expected"),
+    [(161, {"pronoun_reference"}), (160, {"pronoun_reference", "coreference"})],
+)
+def test_mentions_that_are_all_pronouns_show_no_coreference_beyond_them(decisions: int, expected: set[str]) -> None:
+    rows = [
+        known("coref[all]", HEAD, 0.7, ABOVE, decisions=161, offset=("nearest", 0.4)),
+        known("coref[pronoun]", HEAD, 0.7, ABOVE, decisions=decisions, offset=("nearest", 0.4)),
+    ]
+    claimed = {(row.metric, *HEAD): (0.7, 0.1) for row in rows}
+    roles = roles_of(table({"surface.confidence": at(0.1, {})}), evidence_of(rows, [], claimed))
+    assert {one.role.id for one in roles} == expected
+
+
+def test_a_model_of_broad_heads_alone_has_no_role_to_speak_of() -> None:
+    first, *_ = findings(table({"surface.breadth": np.full((2, 2), 0.99)}, with_macro=False))
+    assert first.text == (
+        "No head has a role that says what it looks for: of the 1 rule, only those of broad attention and resting "
+        "places have one that passes."
+    )
 
 
 def test_classes_of_patterns_come_from_the_roles() -> None:

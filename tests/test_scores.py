@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headlens.errors import OutputError
-from headlens.files import atomic_write
+from headlens.files import atomic_write, write_together
 from headlens.scores import SCHEMA, HeadScore, Metric, ScoreTable
 
 NAN = float("nan")
@@ -216,20 +216,23 @@ def test_a_frame_or_file_that_is_no_table_is_refused(tmp_path: Path, break_frame
     metadata = pq.read_schema(path).metadata
     pq.write_table(pa.Table.from_pandas(broken, preserve_index=False).replace_schema_metadata(metadata), path)
     with pytest.raises(
-        OutputError, match=f"scores.parquet does not hold a table of scores: .*{message}.*ScoreTable.save"
+        OutputError,
+        match=rf"scores.parquet does not hold a table of scores \(.*{message}.*\); run the profile again\.$",
     ):
         ScoreTable.load(tmp_path)
 
 
 def test_a_missing_file_is_named_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=r"scores.parquet is not there; give the folder that ScoreTable.save wrote"):
+    with pytest.raises(
+        OutputError, match=r"scores.parquet is not there; give the folder of a profile, or run the profile"
+    ):
         ScoreTable.load(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"metric,layer\n", b"PAR1 and then nothing PAR1"])
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "scores.parquet").write_bytes(content)
-    with pytest.raises(OutputError, match=r"scores.parquet cannot be read as a parquet file .*ScoreTable.save"):
+    with pytest.raises(OutputError, match=r"scores.parquet cannot be read as a parquet file; run the profile again\.$"):
         ScoreTable.load(tmp_path)
 
 
@@ -291,6 +294,20 @@ def test_an_error_that_is_not_about_the_file_passes_through(tmp_path: Path) -> N
         atomic_write(tmp_path / "page.html", write)
     assert (tmp_path / "page.html").read_text() == "old"
     assert os.listdir(tmp_path) == ["page.html"]
+
+
+def test_folders_that_were_made_go_with_what_could_not_be_written(tmp_path: Path) -> None:
+    def write(temporary: Path) -> None:
+        temporary.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "old").mkdir()
+    for folder in ("new/inner", "old/inner"):
+        with pytest.raises(OutputError, match="No space left"):
+            write_together(
+                {tmp_path / folder / "a": lambda path: path.write_text("whole"), tmp_path / folder / "b": write}
+            )
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["old"]
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -63,11 +63,11 @@ def test_a_head_is_named_by_layer_and_head(name, place):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "7.9", "L7", "H9L7", "L7H", "L-1H0", "L7H9x", "layer 7 head 9", "L７H９", "L7H9\nL1H1"]
+    "name", ["", "7.9", "L7", "H9L7", "L7H", "L-1H0", "L7H9x", "layer 7 head 9", "L７H９", "L7H9\nL1H1", None, 7]
 )
 def test_another_form_of_name_is_refused(name):
     with pytest.raises(
-        OutputError, match=re.escape(f"A head is named L7H9, layer and head counted from 0; got {name!r}.")
+        OutputError, match=re.escape(f"A head is named L7H9, layer and head counted from 0; got {name!r}. The model ")
     ):
         parse_head(name, 12, 12)
 
@@ -157,7 +157,8 @@ def test_a_word_without_a_target_says_so():
 
 
 def test_unknown_words_are_told():
-    assert lines_of(example(["a", "b"], [], unknown=(1,)))[-1].strip().startswith("Underlined: not in the vocabulary")
+    told = lines_of(example(["a", "b", "c", "b"], [], unknown=(1, 2, 3)))[-1].strip()
+    assert told == "Not in the vocabulary of the tokenizer: b, c"
     assert "vocabulary" not in "\n".join(lines_of(example(["a", "b"], [])))
 
 

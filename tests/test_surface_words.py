@@ -19,6 +19,11 @@ CASES = {
     "vowel signs": ("हिन्दी में", "हिन्दी|में"),
     "joiner": ("می\u200cخواهم", "می\u200cخواهم"),
     "emoji with a variation": ("hi❤\ufe0f!", "hi|❤\ufe0f|!"),
+    "family of joined emoji": ("a 👩\u200d👩\u200d👧!", "a|👩\u200d👩\u200d👧|!"),
+    "emoji side by side": ("👩👧", "👩|👧"),
+    "skin tone": ("👍\U0001f3fdok", "👍\U0001f3fd|ok"),
+    "flags": ("🇫🇷🇩🇪", "🇫🇷|🇩🇪"),
+    "joiner at the end of an emoji": ("👩\u200d a", "👩\u200d|a"),
     "mark without a base": ("\u0301a", "\u0301|a"),
 }
 

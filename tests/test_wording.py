@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headlens.wording import title_of, way_of
+from headlens.wording import is_part_of, title_of, way_of
 
 
 @pytest.mark.parametrize(
@@ -13,10 +13,10 @@ from headlens.wording import title_of, way_of
         ("subject_verb.subject_to_verb", "from a subject to its verb"),
         ("subject_verb.verb_to_subject", "from a verb to its subject"),
         ("syntax.dep_to_head[obl]", "from an oblique to its verb"),
-        ("syntax.head_to_dep[obl]", "from a verb to its oblique"),
+        ("syntax.head_to_dep[obl]", "to an oblique from its verb more than from any other word"),
         ("syntax.dep_to_head[nsubj:pass]", "from a subject (nsubj:pass) to its predicate"),
         ("syntax.dep_to_head[xyz]", "from a dependent (xyz) to its syntactic head"),
-        ("syntax.head_to_dep[ALL]", "from a syntactic head to its dependent"),
+        ("syntax.head_to_dep[ALL]", "to a dependent from its syntactic head more than from any other word"),
         ("coref[proper]", "from a proper name to an earlier mention of the same entity"),
         (
             "coref[all_unmatched]",
@@ -43,3 +43,24 @@ def test_metrics_in_words(metric: str, words: str) -> None:
 )
 def test_titles_of_rows(relation: str, title: str) -> None:
     assert title_of(relation) == title
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "expected"),
+    [
+        ("acl:relcl", "acl", True),
+        ("acl", "acl:relcl", False),
+        ("acl", "acl", False),
+        ("acl:relcl", "ALL", True),
+        ("coref[pronoun_unmatched]", "coref[all_unmatched]", True),
+        ("coref[pronoun_unmatched]", "coref[pronoun]", True),
+        ("coref[pronoun]", "coref[all_unmatched]", False),
+        ("coref[pronoun_noun]", "coref[pronoun]", True),
+        ("coref[proper]", "coref[pronoun]", False),
+        ("choice[feminine]", "choice[all]", True),
+        ("choice[feminine]", "coref[all]", False),
+        ("coref[all]", "ALL", False),
+    ],
+)
+def test_which_decisions_are_among_those_of_another_relation(part: str, whole: str, expected: bool) -> None:
+    assert is_part_of(part, whole) is expected

@@ -20,6 +20,7 @@ from headlens.effects import Ablation, Effect, Head, Task
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.gates import gates_without
 from headlens.models import LoadedModel, head_counts, network_of
+from headlens.numbers import layers_of_heads
 from headlens.records import Batch
 from headlens.scores import head_name
 from headlens.significance import benjamini_hochberg, bootstrap_weights, percentile_interval
@@ -90,7 +91,7 @@ def _check(heads: Mapping[Head, Task], shape: tuple[int, int]) -> None:
         raise CorpusError("Name at least one head to take out.")
     for (layer, head), task in heads.items():
         if not (0 <= layer < shape[0] and 0 <= head < shape[1]):
-            raise CorpusError(f"The model has {shape[0]} layers of {shape[1]} heads, no {head_name(layer, head)}.")
+            raise CorpusError(f"The model has {layers_of_heads(*shape)}, no {head_name(layer, head)}.")
         if task not in get_args(Task):
             raise CorpusError(
                 f"{head_name(layer, head)}: the task is one of {', '.join(get_args(Task))}, got {task!r}."

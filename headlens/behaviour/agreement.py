@@ -28,6 +28,7 @@ from headlens.errors import CorpusError, UnsupportedModel
 from headlens.evidence_table import Evidence
 from headlens.gates import gates_without
 from headlens.models import LoadedModel, head_counts, network_of
+from headlens.numbers import layers_of_heads
 from headlens.records import Batch
 from headlens.scores import head_name
 from headlens.words import WordInput, align, chunk_input
@@ -85,10 +86,12 @@ def agreement_of_claims(
     if {source["kind"] for source in corpus.sources} != {GRAMMAR}:
         return {}, []
     if attention_sites(network_of(model.model))[0].stack != "decoder":
-        return {}, ["The model predicts no next word, so no head was taken out to see whether agreement suffers."]
+        return {}, [
+            "The model predicts no next word, so it was not asked whether agreement suffers without some heads."
+        ]
     heads = sorted({(claim.layer, claim.head) for claim in evidence.claims() if claim.metric.startswith(_SUBJECT_VERB)})
     if not heads:
-        return {}, ["No head is named for subject and verb, so none was taken out to see whether agreement suffers."]
+        return {}, ["No head is named for subject and verb, so it was not asked whether agreement suffers without it."]
     say("taking heads out")
     texts = list(islice(grammar_texts(_OTHER_SEED + corpus.sources[0]["seed"]), MOST_TEXTS))
     try:
@@ -178,7 +181,7 @@ def _check_heads(heads: Sequence[Head], shape: tuple[int, int]) -> None:
         raise CorpusError("Name at least one head to gate.")
     for layer, head in heads:
         if not (0 <= layer < shape[0] and 0 <= head < shape[1]):
-            raise CorpusError(f"The model has {shape[0]} layers of {shape[1]} heads, no {head_name(layer, head)}.")
+            raise CorpusError(f"The model has {layers_of_heads(*shape)}, no {head_name(layer, head)}.")
 
 
 def _right(

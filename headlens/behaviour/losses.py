@@ -26,12 +26,11 @@ from headlens.behaviour.unembedding import vocabulary_head
 from headlens.behaviour.upper_layers import UpperLayers
 from headlens.capture import capture
 from headlens.checkpoints import find_checkpoint
-from headlens.effects import Measure
+from headlens.effects import MOST_TOKENS, Measure
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.models import LoadedModel, network_of, quiet
 from headlens.records import Batch
 
-MOST_TOKENS = 4000  # of the corpus, special ones not counted
 _SHARE = MOST_TOKENS // 20  # that a document may give before others have given theirs: 20 can be told from chance
 MASKED = 0.15  # of the tokens of each input: Devlin et al. 2019, section 3.1; all of them become the mask token
 PERIOD, SEQUENCES = 50, 40  # random tokens of a copy, as in `repetition`, and how many are written twice

@@ -18,9 +18,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from headlens.errors import CaptureError, CorpusError, OutputError
+from headlens.errors import CaptureError, CorpusError, OutputError, in_words
 from headlens.files import Write, write_together
-from headlens.scores import head_name, read_arrow
+from headlens.scores import WAY_OUT, head_name, read_arrow
+from headlens.spreadsheets import csv_writer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,6 @@ AS_GOOD = 0.8  # of the largest silhouette, which is given up for clusters none 
 
 _PASS_BYTES = 256 << 20  # of the rows of all heads that are in memory at a time
 _BLOCK_BYTES = 1 << 20  # of those that are compared at a time: they stay in a core's cache
-_WAY_OUT = "write it again with Similarity.save"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ class Similarity:
         table = pa.Table.from_pandas(whole, preserve_index=False).replace_schema_metadata(metadata)
         return {
             "similarity.parquet": lambda path: pq.write_table(table, path),
-            "similarity.csv": lambda path: frame.to_csv(path, index=False, lineterminator="\n"),
+            "similarity.csv": csv_writer(frame),
         }
 
     @classmethod
@@ -131,19 +131,23 @@ class Similarity:
         """Read what `save` wrote, given its folder or similarity.parquet; an OutputError says what is wrong."""
         path = Path(folder)
         path = path if path.is_file() else path / "similarity.parquet"
-        table = read_arrow(path, SCHEMA_VERSION, writer="Similarity.save", way_out=_WAY_OUT)
+        table = read_arrow(path, SCHEMA_VERSION)
         try:
             frame = table.to_pandas(ignore_metadata=True)
             heads = tuple(zip(frame["layer"].tolist(), frame["head"].tolist(), strict=True))
+            names = [head_name(*head) for head in heads]
+            if missing := set(names) - set(frame.columns):
+                raise OutputError(f"the distances of {', '.join(sorted(missing))} are missing")
             return cls(
                 heads,
-                distance=frame[[head_name(*head) for head in heads]].to_numpy(np.float64),
+                distance=frame[names].to_numpy(np.float64),
                 place=frame[["x", "y"]].to_numpy(np.float64),
                 cluster=frame["cluster"].to_numpy(np.int64),
                 **{name: json.loads(table.schema.metadata[b"headlens.behaviour.similarity"])[name] for name in _FACTS},
             )
         except (KeyError, TypeError, ValueError, OutputError) as reason:
-            raise OutputError(f"{path} does not hold distances that are whole ({reason}); {_WAY_OUT}.") from reason
+            said = in_words(reason)
+            raise OutputError(f"{path} does not hold distances that are whole{said}; {WAY_OUT}.") from reason
 
     def __repr__(self) -> str:
         return f"<Similarity of {len(self.heads)} heads in {len(set(self.cluster.tolist()))} clusters>"

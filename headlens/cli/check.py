@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from headlens.cli.options import Device, DType, ModelName, Revision
-from headlens.cli.terminal import plain_errors, progress_bar
+from headlens.cli.terminal import interrupts_held, plain_errors, progress_bar
 
 
 def check(model: ModelName, dtype: DType = "float32", device: Device = "cpu", revision: Revision = None) -> None:
@@ -16,8 +16,9 @@ def check(model: ModelName, dtype: DType = "float32", device: Device = "cpu", re
     with plain_errors("the check did not finish"):
         with progress_bar() as progress:
             progress("loading the model", 0, 1)
-            from headlens.models import load_model
-            from headlens.selfcheck import check_model
+            with interrupts_held():
+                from headlens.models import load_model
+                from headlens.selfcheck import check_model
 
             loaded = load_model(model, device=device, dtype=dtype, revision=revision, check=False)
             progress("checking the model against itself", 0, 1)

@@ -23,7 +23,7 @@ def compare(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR DIR...",
+            metavar="DIR",
             help="Folders that `headlens profile` wrote; the first is compared to.",
             show_default=False,
         ),

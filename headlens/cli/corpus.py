@@ -11,7 +11,7 @@ import typer
 
 from headlens.cli.corpus_tables import print_corpus
 from headlens.cli.options import Columns, CorpusRevision, Limit, Parser, SkipBad, Unit, columns_of, path_of
-from headlens.cli.terminal import plain_errors
+from headlens.cli.terminal import interrupts_held, plain_errors
 from headlens.errors import UnsupportedModel
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ corpora_app = typer.Typer(
 
 @corpora_app.command("show")
 def show(
-    specs: Annotated[list[str], typer.Argument(metavar="KIND:FILE...", help="What to look into.", show_default=False)],
+    specs: Annotated[list[str], typer.Argument(metavar="KIND:FILE", help="What to look into.", show_default=False)],
     models: Annotated[
         list[str] | None,
         typer.Option(
@@ -98,9 +98,10 @@ def grammar(
 
 def _splits(name: str, documents: Iterable[Document]) -> dict[str, int]:
     """How a tokenizer splits the annotated words; a model's weights are not loaded."""
-    from headlens import models
-    from headlens.checkpoints import find_checkpoint
-    from headlens.words import split_counts
+    with interrupts_held():
+        from headlens import models
+        from headlens.checkpoints import find_checkpoint
+        from headlens.words import split_counts
 
     with models.quiet():
         tokenizer = models.load_tokenizer(find_checkpoint(name), trust_remote_code=False)

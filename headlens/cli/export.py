@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headlens.cli.options import ProfileFolder, formats_of, path_of
-from headlens.cli.terminal import check_writable, plain_errors, progress_bar
+from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
 from headlens.errors import OutputError, UnsupportedModel
 from headlens.files import printable
 
@@ -78,8 +78,9 @@ def _attention(profile: Profile, texts: Sequence[str], name: str | None) -> list
     """Of the model that the profile is of, run again."""
     with progress_bar() as progress:
         progress("loading the model", 0, 1)
-        from headlens.collect import collect
-        from headlens.report.facts import at
+        with interrupts_held():
+            from headlens.collect import collect
+            from headlens.report.facts import at
 
         loaded = _load(profile, name)
         if at(profile.provenance, "model", "weights_sha256") not in (None, loaded.provenance["weights_sha256"]):

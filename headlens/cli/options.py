@@ -62,11 +62,13 @@ def columns_of(given: str | None) -> dict[str, str] | None:
     return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
-def formats_of(given: Sequence[str]) -> list[str]:
-    """Formats of an export, each once: of an option that may be repeated, or hold several with commas."""
+def formats_of(given: Sequence[str], *, without: str = "") -> list[str]:
+    """Formats of an export but for one, each once: of an option that may be repeated, or hold several with commas."""
     from headlens.exports import FORMATS
 
     named = [name.strip() for entry in given for name in entry.split(",")]
-    if unknown := [name for name in named if name not in FORMATS]:
-        raise OutputError(f"A profile is exported to {', '.join(FORMATS)}; got {unknown[0]!r}.")
+    known = [name for name in FORMATS if name != without]
+    if unknown := [name for name in named if name not in known]:
+        got = repr(unknown[0]) if unknown[0] else "an empty name"
+        raise OutputError(f"A profile is exported to {', '.join(known)}; got {got}.")
     return list(dict.fromkeys(named))

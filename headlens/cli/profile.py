@@ -25,7 +25,7 @@ from headlens.cli.options import (
     formats_of,
     path_of,
 )
-from headlens.cli.terminal import check_writable, plain_errors, progress_bar
+from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
 from headlens.errors import OutputError
 from headlens.files import printable
 
@@ -113,8 +113,9 @@ def profile(
 ) -> None:
     """Score every head of MODEL on a corpus and write a report.
 
-    Writes report.html, scores.parquet, scores.csv, profile.json, similarity.parquet and similarity.csv to the folder
-    given by --out; of annotated corpora also evidence.csv and tests.parquet.
+    Writes report.html, roles.json, scores.parquet, scores.csv, profile.json and figures/ to the folder given by --out;
+    unless --without says so also similarity.parquet, similarity.csv and examples.json; of annotated corpora also
+    evidence.csv and tests.parquet.
 
     Examples: headlens profile tiny-gpt2; headlens profile minilm --corpus notes.txt --out reports/minilm
     """
@@ -123,9 +124,10 @@ def profile(
         check_writable(folder)
         formats = _formats(exports or [])
         with progress_bar() as progress:
-            from headlens.behaviour.parts import chosen_parts
-            from headlens.corpora import read_corpus
-            from headlens.profiling import default_corpus, profile
+            with interrupts_held():
+                from headlens.behaviour.parts import chosen_parts
+                from headlens.corpora import read_corpus
+                from headlens.profiling import default_corpus, profile
 
             parts = chosen_parts([*(also or []), *(["ablation"] if ablate else [])], without or [])
             named = [*(corpus or []), *(files or [])]  # `--corpus a b`: b comes as an argument
@@ -174,27 +176,30 @@ def folder_for(out: Path | None, model: str) -> Path:
 
 def _formats(given: Sequence[str]) -> list[str]:
     """Before minutes of work, not after."""
-    formats = formats_of(given)
-    if "bertviz" in formats:
+    if any("bertviz" in name.split(",") for name in given):
         raise OutputError("BertViz wants texts: write the profile, then use `headlens export DIR --to bertviz --text`.")
-    return formats
+    return formats_of(given, without="bertviz")
 
 
 def _tell(result: Profile, report: Path) -> None:
+    from headlens.effects import Ablation
+    from headlens.numbers import layers_of_heads
     from headlens.report.behaviour import agreement_line
+    from headlens.report.facts import corpus_words
     from headlens.report.findings import findings
 
-    model, corpus = result.provenance["model"], result.provenance["corpus"]
-    typer.echo(f"{model['name']}: {result.scores.n_layers} layers x {result.scores.n_heads} heads")
-    typer.echo(f"Corpus: {corpus['documents']:,} documents, {corpus['scored_tokens']:,} tokens scored")
+    model = result.provenance["model"]
+    typer.echo(f"{model['name']}: {layers_of_heads(result.scores.n_layers, result.scores.n_heads)}")
+    typer.echo(f"Corpus: {', '.join(corpus_words(result.provenance))}")
     typer.echo(f"Self-check {result.provenance['selfcheck']['line']}")
     for note in result.provenance["notes"]:
         typer.echo(f"Note: {note}")
-    for finding in findings(result.scores, result.evidence, result.roles):
+    ablation = Ablation.of_provenance(result.provenance)
+    for finding in findings(result.scores, result.evidence, result.roles, ablation):
         typer.echo(f"- {finding.text}")
     if result.evidence is not None:
         typer.echo(f"Evidence: {_verdicts(result.evidence)}")
-    if line := agreement_line(result.provenance):
+    if line := agreement_line(result.provenance, result.roles):
         typer.echo(line)
     typer.echo(f"Report: {report}")
 
@@ -203,6 +208,6 @@ def _verdicts(evidence: Evidence) -> str:
     """How many relations got each verdict, the best first."""
     from headlens.evidence_table import VERDICTS
 
-    found = [row.verdict for row in evidence.relations]
+    found = [row.verdict for row in evidence.distinct_relations]
     told = [f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found]
     return f"of {len(found)} relations and kinds of reference: {', '.join(told)}"

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headlens.cli.options import Device, DType, ModelName, Open, Revision, path_of
-from headlens.cli.terminal import check_writable, plain_errors, progress_bar, show_in_browser
+from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar, show_in_browser
 from headlens.errors import CorpusError, OutputError
-from headlens.files import atomic_write, printable
+from headlens.files import atomic_write, check_replaceable, printable
 
 if TYPE_CHECKING:
     from headlens.examples import Example
-
-_ANY_SIZE = 1_000_000  # layers and heads, as long as the model is not known
 
 
 def show(
@@ -36,6 +34,10 @@ def show(
 ) -> None:
     """Show what one head of MODEL attends to on a text of your own, word by word.
 
+    A share is the part of a word's attention that goes to another word, from 0 to 1, over all tokens of both; what is
+    under .10 is left out. Special tokens are those that the model adds to a text, such as [CLS], [SEP] or <s>: many
+    heads rest there when they find nothing.
+
     Example: headlens show minilm "The dog saw the cat." --head L0H2 --html dog.html
     """
     with plain_errors("nothing was written"):
@@ -43,11 +45,12 @@ def show(
         with progress_bar() as progress:
             from headlens.show import attention_of, parse_head, to_page
 
-            parse_head(head, _ANY_SIZE, _ANY_SIZE)  # its form, before the model is loaded
+            _check_head(head, model)
             text = _read(text)
             progress("loading the model", 0, 1)
-            from headlens.models import head_counts, load_model, network_of
-            from headlens.scores import head_name
+            with interrupts_held():
+                from headlens.models import head_counts, load_model, network_of
+                from headlens.scores import head_name
 
             loaded = load_model(model, device=device, dtype=dtype, revision=revision)
             counts = head_counts(network_of(loaded.model).config)
@@ -63,6 +66,18 @@ def show(
                 show_in_browser(page)
 
 
+def _check_head(head: str, model: str) -> None:
+    """Before the model is loaded, as far as can be told from what lies here."""
+    from headlens.models import local_head_counts
+    from headlens.show import named_place, parse_head
+
+    counts = local_head_counts(model)
+    if counts is None:
+        named_place(head)
+    else:
+        parse_head(head, counts["layers"], counts["heads"])
+
+
 def _page_of(html: Path | None, open_it: bool) -> Path | None:
     """Where the page goes, if there is to be one."""
     if html is None:
@@ -71,6 +86,7 @@ def _page_of(html: Path | None, open_it: bool) -> Path | None:
         return None
     if html.is_dir():
         raise OutputError(f"{printable(html)} is a folder; name a file in it with --html.")
+    check_replaceable(html)
     check_writable(html.parent, "--html")
     return html
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +56,30 @@ def plain_errors(if_interrupted: str) -> Iterator[None]:
             raise
         typer.echo("headlens: out of memory; try a smaller --batch-tokens or --max-length.", err=True)
         sys.exit(1)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait until the imports inside are done: in the midst of torch it is lost, or aborts the process."""
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if not came:
+            typer.echo("headlens: interrupted; it stops as soon as its libraries are loaded.", err=True)
+        came.append(number)
+
+    usual = signal.getsignal(signal.SIGINT)
+    # in the background of a shell it is ignored, and only the main thread may say what a signal does
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if came:
+            raise KeyboardInterrupt
 
 
 def check_writable(folder: Path, option: str = "--out") -> None:

@@ -17,6 +17,7 @@ from headlens.corpora.text import UNITS, Unit, check_regular, existing_file, ope
 from headlens.documents import Document
 from headlens.errors import CorpusError
 from headlens.files import printable
+from headlens.numbers import amount
 
 __all__ = [
     "CORPORA",
@@ -65,7 +66,7 @@ class Corpus(Sequence[Document]):
 
     def __repr__(self) -> str:
         names = ", ".join(str(source["name"]) for source in self.sources) or "memory"
-        return f"<Corpus of {len(self)} documents from {names}>"
+        return f"<Corpus of {amount(len(self), 'document')} from {names}>"
 
 
 def read_corpus(

@@ -12,13 +12,17 @@ from headlens.documents import Sentence, Span
 from headlens.errors import CorpusError
 
 _INNER = frozenset("'\u2019-\u2010\u2011")  # apostrophes and hyphens
-_JOINERS = frozenset("\u200c\u200d")  # stand between letters of one word in Persian and in Indic scripts
+_NON_JOINER = "\u200c"  # stands between letters of one word in Persian and in Indic scripts
 # Han characters, hiragana and katakana, by the blocks of Unicode 15
 _CJK = re.compile(
     "[\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3041-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
 )
-_WORD = re.compile("LM*(?:(?:IM*)?LM*)*|[^ ]M*")  # in the kinds of characters
+_JOINER = "\u200d"  # so does this one; between emoji it makes one of them, as a family of three people
+_FLAG_LETTERS = range(0x1F1E6, 0x1F200)  # two of them are a flag
+_SKIN_TONES = range(0x1F3FB, 0x1F400)
+# In the kinds of characters. A joiner is a mark but between two emoji
+_WORD = re.compile("L[MZ]*(?:(?:I[MZ]*)?L[MZ]*)*|FM*FM*|EM*(?:ZEM*)*[MZ]*|[^ ][MZ]*")
 
 
 def surface_words(text: str, *, borders: Iterable[int] = (), id: str = "a sentence") -> Sentence:
@@ -26,8 +30,8 @@ def surface_words(text: str, *, borders: Iterable[int] = (), id: str = "a senten
 
     A word is a run of letters and digits, with apostrophes and hyphens inside of it ("doesn't", "mother-in-law"); a
     Han character or a kana, each by itself; or any other character that is not white space. Combining marks belong to
-    the character before them. `borders` are offsets in characters at which a word ends in any case: the text on either
-    side is cut into words by itself.
+    the character before them, and emoji that are joined are one. `borders` are offsets in characters at which a word
+    ends in any case: the text on either side is cut into words by itself.
 
     Raises CorpusError for a text that is blank and for a border outside of it.
     """
@@ -58,13 +62,19 @@ def _words(text: str, start: int, stop: int) -> Iterator[Span]:
 
 @lru_cache(maxsize=10_000)
 def _kind(character: str) -> str:
-    """space, Mark, Inner punctuation, cjK, Letter or digit, Other."""
+    """space, Zero-width joiner, Mark, Inner punctuation, cjK, Letter or digit, Flag letter, Emoji or sign, Other."""
     if character.isspace():
         return " "
-    if character in _JOINERS or unicodedata.category(character).startswith("M"):
+    if character == _JOINER:
+        return "Z"
+    if ord(character) in _FLAG_LETTERS:
+        return "F"
+    if character == _NON_JOINER or ord(character) in _SKIN_TONES or unicodedata.category(character).startswith("M"):
         return "M"
     if character in _INNER:
         return "I"
     if _CJK.match(character):
         return "K"
-    return "L" if character.isalnum() else "O"
+    if character.isalnum():
+        return "L"
+    return "E" if unicodedata.category(character) == "So" else "O"

@@ -11,6 +11,7 @@ import numpy as np
 from headlens.numbers import amount, number, probability, signed
 from headlens.report.facts import Provenance, at
 from headlens.report.tables import NOTHING, Cell, Column, Row, Table
+from headlens.roles import Roles
 
 KEYS = ("repetition", "circuits", "retrieval", "agreement", "ablation")
 """Entries of the provenance that are read here; profile.json has them whole."""
@@ -89,35 +90,72 @@ def has_recalled(provenance: Provenance) -> bool:
     return not (isinstance(told, int | float) and told == 0)
 
 
-def agreement_line(provenance: Provenance) -> str:
-    """What taking out the heads that are named for subject and verb does to agreement; empty where nobody asked."""
+def agreement_line(provenance: Provenance, roles: Roles | None = None) -> str:
+    """What taking out the heads that are named for subject and verb does to agreement; empty where nobody asked.
+
+    With `roles` it says which of them are named firmly.
+    """
     found = at(provenance, "agreement")
     if not isinstance(found, Mapping) or not _has_numbers(found):
         return ""
     heads = [str(head) for head in _listed(found.get("heads"))]
-    named = f"{', '.join(heads[:6])}{f' and {len(heads) - 6} more' if len(heads) > 6 else ''}"
-    taken = "is taken out" if len(heads) == 1 else "are taken out together"
-    random, random_across = ([float(share) for share in _listed(found.get(key))] for key in ("random", "random_across"))
+    random = [float(share) for share in _listed(found.get("random"))]
+    taken, others = (
+        ("Taken out", "Another head") if len(heads) == 1 else ("Taken out together", "Sets of as many others")
+    )
     before, after = number(found["intact"], "share"), number(found["ablated"], "share")
-    across = ""
-    if isinstance(found.get("across"), int) and found["across"]:
-        shares = " and ".join(number(found[key], "share") for key in ("intact_across", "ablated_across"))
-        beside = f", and {_middle(random_across)} at the median of these sets" if random_across else ""
-        across = f" Across a noun of the other number ({found['across']:,} verbs) it is {shares}{beside}."
-    harm = (
-        "That is more harm than 95% of the other sets do: the model uses them for agreement"
-        if found.get("does_harm")
-        else "That is no more harm than other sets may do, so nothing is said of what the model uses them for"
-        if found["ablated"] < found["intact"]
-        else "That is no harm, so nothing is said of what the model uses them for"
-    )
     return (
-        f"Of {found['verbs']:,} verbs, the model prefers the right form in {before}, and in {after} when the "
-        f"{amount(len(heads), 'head')} named for subject and verb ({named}) {taken} (gated to 0). Without another set "
-        f"of as many heads ({len(random):,} of them) it is {_middle(random)} at the median, "
-        f"{number(min(random, default=math.nan), 'share')} at the least.{across} {harm} (p {probability(found['p'])}, "
-        "on texts that had no say in naming the heads)."
+        f"{taken} (gated to 0), {_named(heads, roles)} {_verb('change', heads)} the share of verbs that the model "
+        f"prefers in the right form from {before} to {after}. {others}, drawn at random, {_verb('leave', heads)} "
+        f"{_middle(random)} at the median, and {_as_harmful(found, random)}. {_harm(found)}{_across(found)} Asked were "
+        f"{found['verbs']:,} verbs of texts that had no say in naming the heads."
     )
+
+
+def _verb(stem: str, heads: Sequence[str]) -> str:
+    return f"{stem}s" if len(heads) == 1 else stem
+
+
+def _named(heads: Sequence[str], roles: Roles | None) -> str:
+    counted = f"the {len(heads):,} heads" if len(heads) > 1 else "the head"
+    of_all = roles.heads("subject_verb") if roles is not None and roles.asks("subject_verb") else []
+    by_strength = {
+        words: [head for head in heads if head in names]
+        for words, names in (
+            ("firmly", {one.name for one in of_all if one.is_firm}),
+            ("tentatively", {one.name for one in of_all if not one.is_firm}),
+        )
+    }
+    told = [f"{words} {_few(names)}" for words, names in by_strength.items() if names]
+    return f"{counted} named for subject and verb ({'; '.join(told) or _few(heads)})"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:6])} and {len(names) - 6} more"
+
+
+def _as_harmful(found: Mapping[str, Any], random: Sequence[float]) -> str:
+    """p counts the named set among the others."""
+    count = sum(share <= found["ablated"] for share in random)
+    return f"{count or 'none'} of {len(random):,} such draws as little or less (p {probability(found['p'])})"
+
+
+def _across(found: Mapping[str, Any]) -> str:
+    if not isinstance(found.get("across"), int) or not found["across"]:
+        return ""
+    before, after = (number(found[key], "share") for key in ("intact_across", "ablated_across"))
+    random = [float(share) for share in _listed(found.get("random_across"))]
+    beside = f" ({_middle(random)} at the median draw)" if random else ""
+    verbs = amount(found["across"], "verb")
+    return f" Of the {verbs} with a noun of the other number before them, it is {before} and {after}{beside}."
+
+
+def _harm(found: Mapping[str, Any]) -> str:
+    if found.get("does_harm"):
+        return "Hardly a draw does as much harm: the model uses the named heads for agreement."
+    if found["ablated"] < found["intact"]:
+        return "That is no more harm than any heads may do, so nothing is said of what the model uses these for."
+    return "That is no harm, so nothing is said of what the model uses these for."
 
 
 def _middle(shares: Sequence[float]) -> str:

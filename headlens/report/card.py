@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headlens.examples import LEAST_SHOWN, Unshown
+from headlens.numbers import amount, number
 from headlens.report.figures import LOW_IS_TELLING, starts_at_chance
 from headlens.roles import Reading
-from headlens.roles.catalogue import RULES
+from headlens.roles.catalogue import CLAIMS, RULES
 from headlens.roles.rules import LEAST_SUPPORT
 from headlens.scores import Floats, Metric, ScoreTable
 from headlens.wording import family_of
@@ -17,6 +19,15 @@ from headlens.wording import family_of
 MOST_TELLING = 10  # scores of a head that stand on its card; the others are folded
 OF_A_FAMILY = 3  # of those at most, so that one family does not fill the card
 
+_TITLES = {role.id: role.title for role in (*(rule.role for rule in RULES), *(claim.role for claim in CLAIMS))}
+_FROM_WEIGHTS = "This role is read from the weights alone: no text shows it."
+_NO_TEXT = {  # roles that no text of a corpus can show, and why
+    "retrieval": "This role was found on needles in texts made for it: no text of the corpus shows it.",
+    "copying_weights": _FROM_WEIGHTS,
+    "suppressing_weights": _FROM_WEIGHTS,
+}
+_REPETITION = frozenset(rule.id for rule in RULES if family_of(rule.metric) == "repetition")
+_ON_RANDOM = " It was found on random tokens written twice."
 _WEIGHTS = "circuits"  # whose scores rest on weights, not on rows
 _CONTROLS = frozenset(rule.control for rule in RULES if rule.control)
 
@@ -42,6 +53,21 @@ def nearest_words(reading: Reading) -> str:
     )
     is_beyond = rule.passes(reading.score.value) and reading.meets_conditions
     return f"{words}, clear of what a head gets without it." if is_beyond else f"{words}."
+
+
+def unshown_words(one: Unshown) -> str:
+    """Of a head whose role no text shows that was run: why there are no examples."""
+    if words := _NO_TEXT.get(one.why):
+        return words
+    title, verb = _TITLES.get(one.why, one.why.replace("_", " ")), "has" if one.able == 1 else "have"
+    if not one.able:
+        return f"None of the {amount(one.run, 'text')} of the corpus that were run has a place for the role {title}."
+    return (
+        f"Of {amount(one.run, 'short text')} of the corpus that were run, {one.able:,} {verb} a place for the role "
+        f"{title}, and none shows it. That takes half of the places right and {number(LEAST_SHOWN, 'share', digits=2)} "
+        f"of the attention there; the most that goes there is {number(one.strength, 'share', digits=2)}."
+        f"{_ON_RANDOM if one.why in _REPETITION else ''}"
+    )
 
 
 def _strength(scores: ScoreTable, metric: Metric) -> Floats:

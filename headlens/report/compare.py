@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from headlens.comparison import Comparison, Pair, Side, strength
+from headlens.comparison import Comparison, Fate, Pair, Side, strength
 from headlens.files import Write
 from headlens.numbers import amount, count
 from headlens.report import facts
@@ -25,11 +26,20 @@ from headlens.report.compare_words import is_reliable, notices, sentences, tally
 from headlens.report.environment import new_environment
 from headlens.roles.role import HeadRole, Role
 from headlens.scores import head_name
+from headlens.spreadsheets import csv_writer
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MARKS: dict[str, str] = {"kept": "●", "moved": "▲", "lost": "✕", "gained": "+"}
+MARKS: dict[Fate, str] = {
+    "kept": "●",
+    "moved": "▲",
+    "named elsewhere": "△",
+    "lost": "✕",
+    "no longer named": "○",
+    "gained": "+",
+    "newly named": "⊕",
+}
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -45,6 +55,14 @@ class _Cell:
     title: str
 
 
+class _Count(NamedTuple):
+    """How many roles have one fate."""
+
+    number: int
+    mark: str
+    words: str
+
+
 @dataclass(frozen=True)
 class _Part:
     """All that the page says of one pair."""
@@ -55,7 +73,7 @@ class _Part:
     is_reliable: bool
     notices: list[str]
     sentences: list[str]
-    fates: list[tuple[int, str, str]]  # count, mark, word
+    fates: list[tuple[str, list[_Count]]]  # of roles, and of the roles of single heads
     maps: list[tuple[str, list[list[_Cell]]]]
     legend: list[Role]
     roles: list[RoleRow]
@@ -72,8 +90,8 @@ def comparison_writers(comparison: Comparison) -> dict[str, Write]:
     scores, roles = comparison.to_frame(), comparison.roles_frame()
     return {
         "comparison.html": lambda path: path.write_bytes(page),
-        "comparison.csv": lambda path: scores.to_csv(path, index=False, lineterminator="\n"),
-        "roles.csv": lambda path: roles.to_csv(path, index=False, lineterminator="\n"),
+        "comparison.csv": csv_writer(scores),
+        "roles.csv": csv_writer(roles),
     }
 
 
@@ -126,7 +144,7 @@ def _part(pair: Pair, letters: tuple[str, str]) -> _Part:
         is_reliable=may_claim,
         notices=notices(pair),
         sentences=sentences(pair),
-        fates=list(_fates(pair)) if may_claim else [],
+        fates=_fates(pair) if may_claim and pair.differences is not None else [],
         maps=_maps(pair, letters) if may_claim and pair.differences is not None else [],
         legend=_legend(pair),
         roles=role_rows(pair) if may_claim else [],
@@ -141,14 +159,27 @@ def _part(pair: Pair, letters: tuple[str, str]) -> _Part:
 # --------------------------------------------------------------------------------------------------------------- roles
 
 
-def _fates(pair: Pair) -> Iterator[tuple[int, str, str]]:
-    if pair.differences is None:
-        return
+def _fates(pair: Pair) -> list[tuple[str, list[_Count]]]:
+    """By the head that has a role most, and of every head that has it."""
+    of_roles = Counter(change.fate for change in pair.roles if change.fate is not None)
+    of_heads = Counter(one.fate for change in pair.roles for one in change.heads)
+    return [
+        ("Roles, by the head that has them most", [*_counts(of_roles), *_gone(pair)]),
+        ("Roles of single heads", list(_counts(of_heads))),
+    ]
+
+
+def _counts(fates: Counter[Fate]) -> Iterator[_Count]:
+    """What is kept and lost in any case, further ones where there are some."""
     for fate, mark in MARKS.items():
-        yield sum(change.fate == fate for change in pair.roles), mark, fate
+        if fates[fate] or fate in ("kept", "lost"):
+            yield _Count(fates[fate], mark, fate)
+
+
+def _gone(pair: Pair) -> Iterator[_Count]:
     for places, side, word in ((pair.removed, pair.before, "removed"), (pair.added, pair.after, "added")):
         if places:
-            yield len(places), "", f"of {amount(side.scores.n_present, 'head')} {word}"
+            yield _Count(len(places), "", f"of {amount(side.scores.n_present, 'head')} {word}")
 
 
 def _maps(pair: Pair, letters: tuple[str, str]) -> list[tuple[str, list[list[_Cell]]]]:
@@ -170,10 +201,10 @@ def _cell(pair: Pair, layer: int, head: int, *, is_after: bool) -> _Cell:
     is_gone = not there.present[layer, head]
     words = "absent" if is_gone else ", ".join(f"{one.role.title} ({strength(one)})" for one in held.values())
     if is_after and not is_gone and was and not now:
-        label, mark = next(iter(was.values())), "✕"
-        words = f"no role; before {label.role.title}"
+        label = next(iter(was.values()))
+        mark, words = MARKS[_fate(pair, label, "lost")], f"no role; before {label.role.title}"
     elif is_after and label is not None and label.role.id not in was:
-        mark = "+"
+        mark = MARKS[_fate(pair, label, "gained")]
     name = head_name(layer, head)
     return _Cell(
         name,
@@ -183,6 +214,12 @@ def _cell(pair: Pair, layer: int, head: int, *, is_after: bool) -> _Cell:
         is_gone=is_gone,
         title=f"{name}: {words or 'no role'}",
     )
+
+
+def _fate(pair: Pair, held: HeadRole, strongest: Fate) -> Fate:
+    """Of a role that a head has on one side: `strongest`, or the weaker word where no interval stands behind it."""
+    changes = [one for change in pair.roles if change.role.id == held.role.id for one in change.heads]
+    return next((one.fate for one in changes if one.name == held.name), strongest)
 
 
 def _held(pair: Pair, side: Side, layer: int, head: int) -> dict[str, HeadRole]:
@@ -196,4 +233,4 @@ def _held(pair: Pair, side: Side, layer: int, head: int) -> dict[str, HeadRole]:
 
 
 def _legend(pair: Pair) -> list[Role]:
-    return [change.role for change in pair.roles if change.fate is not None]
+    return [change.role for change in pair.roles if change.is_held]

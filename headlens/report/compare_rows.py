@@ -19,7 +19,7 @@ from headlens.wording import way_of
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_ORDER = ("lost", "moved", "gained", "kept")
+_ORDER: tuple[Fate, ...] = ("lost", "moved", "gained", "no longer named", "named elsewhere", "newly named", "kept")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class RoleRow:
     stayed: str  # score of the best head before, after
     difference: str
     picture: Markup | None
+    lost: str  # heads that lost it / that are no longer named, though their score did not change beyond its interval
+    gained: str  # heads that gained it / that are newly named
     share_before: str
     share_after: str
 
@@ -61,7 +63,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class EvidenceRow:
-    fate: Fate
+    verdict: str  # "above every baseline → chance"
     way: str
     metric: str
     before: str
@@ -72,10 +74,14 @@ class EvidenceRow:
 
 def role_rows(pair: Pair) -> list[RoleRow]:
     """Of a pair of one shape by fate, else in the order of the catalogue; roles that no head has are left out."""
-    held = [change for change in pair.roles if change.fate is not None]
+    held = [change for change in pair.roles if change.is_held]
     if pair.differences is not None:
-        held.sort(key=lambda change: _ORDER.index(str(change.fate)))
+        held.sort(key=lambda change: _place(change.fate))
     return [_role_row(pair, change) for change in held]
+
+
+def _place(fate: Fate | None) -> int:
+    return _ORDER.index(fate) if fate is not None else len(_ORDER)
 
 
 def _role_row(pair: Pair, change: RoleChange) -> RoleRow:
@@ -89,9 +95,15 @@ def _role_row(pair: Pair, change: RoleChange) -> RoleRow:
         stayed=_stayed(change),
         difference="" if score is None or np.isnan(score.difference) else difference_words(score),
         picture=None if score is None else _picture(score, *_chances(pair, score.metric.name)),
+        lost=_both(change, "lost", "no longer named"),
+        gained=_both(change, "gained", "newly named"),
         share_before=number(share(change.before, pair.before), "share"),
         share_after=number(share(change.after, pair.after), "share"),
     )
+
+
+def _both(change: RoleChange, *fates: Fate) -> str:
+    return " / ".join(f"{change.count(fate):,}" for fate in fates)
 
 
 def _counted(heads: tuple[HeadRole, ...]) -> str:
@@ -218,18 +230,21 @@ def evidence_rows(pair: Pair) -> list[EvidenceRow]:
         return []
     both = [(old[name], new[name]) for name in old.names if name in new.names]
     held = [ends for ends in both if any(row.verdict in POSITIVE for row in ends)]
-    rows = [_evidence_row(*ends, is_by_head=pair.differences is not None) for ends in held]
-    return sorted(rows, key=lambda row: _ORDER.index(row.fate))
+    held.sort(key=lambda ends: _VERDICTS.index((ends[0].verdict in POSITIVE, ends[1].verdict in POSITIVE)))
+    return [_evidence_row(*ends, is_by_head=pair.differences is not None) for ends in held]
+
+
+_VERDICTS = ((True, False), (False, True), (True, True))  # confirmed before and after
 
 
 def _evidence_row(was: MetricEvidence, now: MetricEvidence, *, is_by_head: bool) -> EvidenceRow:
     low, high = difference_interval(*(_estimate(row) for row in (was, now)))
     metric = Metric(was.metric, "", "", "share")
     change = Change(metric, was.held_out, now.held_out, float(low), float(high))
-    has_moved = is_by_head and was.name != now.name
-    fate: Fate = "gained" if was.verdict not in POSITIVE else "lost" if now.verdict not in POSITIVE else "kept"
+    has_moved = is_by_head and was.name != now.name and {was.verdict, now.verdict} <= set(POSITIVE)
+    verdict = f"{was.verdict} in both" if was.verdict == now.verdict else f"{was.verdict} → {now.verdict}"
     return EvidenceRow(
-        "moved" if fate == "kept" and has_moved else fate,
+        f"{verdict}; of another head" if has_moved else verdict,
         way_of(was.metric).arrow,
         was.metric,
         before=_held_out(was),
@@ -244,7 +259,7 @@ def _estimate(row: MetricEvidence) -> Estimate:
 
 
 def _held_out(row: MetricEvidence) -> str:
-    return f"{row.name} {number(row.held_out, 'share')} ({row.verdict})"
+    return f"{row.name} {number(row.held_out, 'share')}"
 
 
 # ------------------------------------------------------------------------------------------------------------- picture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headlens.comparison import HeadChange, Pair, RoleChange, Side, share
+from headlens.comparison import Fate, HeadChange, Pair, RoleChange, Side, share
 from headlens.differences import BY_CHANCE, Change
 from headlens.numbers import amount, count, number, signed
 from headlens.report import facts
@@ -15,7 +15,9 @@ from headlens.wording import family_of
 
 MOST_ROLES = 6  # sentences, the telling ones first
 _NAMED = 6  # heads or scores that a sentence names
-_URGENCY = ("lost", "moved", "gained", "kept")
+_FATES: tuple[Fate, ...] = ("lost", "moved", "gained", "no longer named", "named elsewhere", "newly named", "kept")
+_BEYOND_INTERVAL = 3  # so many of them, the first, say that a score changed beyond its interval
+_AS_BY_CHANCE = 2  # times as many differences as by chance, below which most of them may be accidents
 
 # What must be the same for scores to differ only by the models: words, and where the provenance has it
 _SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -28,6 +30,15 @@ _SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("seed", ("seed",)),
 )
 _OF_EVIDENCE = ("repeats", "minimum", "alpha", "margin")
+
+
+THRESHOLDS = (
+    "A role is a threshold: a head just above it before and just below it now is no longer named, however little "
+    "changed. Lost and gained are said only where the score changed beyond its interval, too."
+)
+_THRESHOLDS_OF_SHAPES = (
+    "A role is a threshold: heads just above it and just below it may hardly differ, and the counts turn on that."
+)
 
 
 def is_reliable(pair: Pair) -> bool:
@@ -46,10 +57,11 @@ def sentences(pair: Pair) -> list[str]:
         return []
     if pair.differences is None:
         return _of_shapes(pair)
-    changed = [change for change in pair.roles if change.fate is not None and _has_changed(change)]
-    same = [change for change in pair.roles if change.fate is not None and not _has_changed(change)]
-    changed.sort(key=lambda change: (_URGENCY.index(str(change.fate)), -change.count("lost")))
-    told = [*_removal(pair), *(_of_role(change, pair.after) for change in changed[:MOST_ROLES])]
+    changed = [change for change in pair.roles if change.is_held and _has_changed(change)]
+    same = [change for change in pair.roles if change.is_held and not _has_changed(change)]
+    changed.sort(key=_urgency)
+    told = [*_of_differences(pair), *([THRESHOLDS] if changed else []), *_removal(pair)]
+    told += [*(_of_role(change, pair.after) for change in changed[:MOST_ROLES])]
     if len(changed) > MOST_ROLES:
         told.append(f"Of {amount(len(changed) - MOST_ROLES, 'further role')} the heads changed, too: see the table.")
     if same:
@@ -57,7 +69,7 @@ def sentences(pair: Pair) -> list[str]:
         told.append(f"Kept by all heads that had {'them' if len(same) > 1 else 'it'}, and by no other: {held}.")
     if not changed and not same:
         told.append("No head of either side has any of the roles that both were asked for.")
-    return [*told, *_of_differences(pair)]
+    return told
 
 
 def role_value(side: Side, head: HeadRole) -> float:
@@ -87,6 +99,12 @@ def tally(pair: Pair) -> tuple[int, int, float]:
 # ----------------------------------------------------------------------------------------------------------- sentences
 
 
+def _urgency(change: RoleChange) -> tuple[int, int, int]:
+    """What the best head lost or gained, then what other heads did, and last what no interval stands behind."""
+    fate = _FATES.index(change.fate) if change.fate is not None else len(_FATES)
+    return min(fate, _BEYOND_INTERVAL), -change.count("lost") - change.count("gained"), fate
+
+
 def _has_changed(change: RoleChange) -> bool:
     return any(one.fate != "kept" for one in change.heads)
 
@@ -104,30 +122,50 @@ def _of_role(change: RoleChange, after: Side) -> str:
     title = change.role.title[:1].upper() + change.role.title[1:]
     if not change.before:
         new = [f"{one.name} ({_value(after, one)})" for one in change.after]
-        return f"{title}: no head before, {amount(len(new), 'head')} now: {_listed(new)}."
-    gained = f", {change.count('gained'):,} gained" if change.count("gained") else ""
-    parts = [f"{title}: {change.count('kept'):,} of {amount(len(change.before), 'head')} kept{gained}"]
+        counted = "".join(_counts(change, "gained", "newly named"))
+        return f"{title}: no head before, {amount(len(new), 'head')} now ({counted.lstrip(', ')}): {_listed(new)}."
+    others = "".join(_counts(change, "lost", "no longer named", "gained", "newly named"))
+    whole = f"{amount(len(change.before), 'head')} ({_firm(change.before)})"
+    parts = [f"{title}: {change.count('kept'):,} of {whole} kept{others}"]
     if removed := [one.name for one in change.heads if one.fate == "lost" and one.is_removed]:
         parts.append(f"{_listed(removed)} {'was' if len(removed) == 1 else 'were'} removed")
     most = _most_changed(change)
     if most is not None and most.change is not None:
         parts.append(f"{most.name}'s score {_course(most.change)}")
-    if change.fate == "moved":
+    if change.fate in ("moved", "named elsewhere"):
         best = change.after[0]
         parts.append(f"the best is now {best.name} ({_value(after, best)})")
     return f"{'; '.join(parts)}."
 
 
+def _counts(change: RoleChange, *fates: Fate) -> Iterator[str]:
+    """`, 2 lost`"""
+    for fate in fates:
+        if change.count(fate):
+            yield f", {change.count(fate):,} {fate}"
+
+
+def _firm(heads: Sequence[HeadRole]) -> str:
+    return f"{sum(one.is_firm for one in heads):,} firm"
+
+
 def _course(change: Change) -> str:
-    """`fell from .710 to .320 (−.390 [−.450, −.330])`."""
-    verb = "fell" if change.difference < 0 else "rose" if change.difference > 0 else "stayed"
+    """`fell from .710 to .320 (−.390 [−.450, −.330])`; that it fell or rose is said only where the interval says so."""
     ends = [number(value, change.metric.unit) for value in (change.before, change.after)]
-    return f"{verb} from {ends[0]} to {ends[1]} ({difference_words(change)})"
+    numbers = f"from {ends[0]} to {ends[1]} ({difference_words(change)})"
+    if change.is_beyond_zero:
+        return f"{'fell' if change.difference < 0 else 'rose'} {numbers}"
+    if change.low != change.low or change.high != change.high:
+        return f"went {numbers}, without an interval to tell that from an accident"
+    return f"went {numbers}, which may be an accident"
 
 
 def _most_changed(change: RoleChange) -> HeadChange | None:
-    """Of the heads that lost the role and are still there, with a score."""
-    return max((one for one in change.heads if one.fate == "lost" and _size(one) >= 0), key=_size, default=None)
+    """Of the heads that lost the role and are still there, with a score; where there is none, of those not named."""
+    for fate in ("lost", "no longer named"):
+        if gone := [one for one in change.heads if one.fate == fate and _size(one) >= 0]:
+            return max(gone, key=_size)
+    return None
 
 
 def _size(one: HeadChange) -> float:
@@ -147,15 +185,23 @@ def _of_differences(pair: Pair) -> list[str]:
     verb = "lies" if beyond == 1 else "lie"
     return [
         f"Of {amount(every, 'difference')} with an interval, {beyond:,} {verb} beyond 0; by chance about "
-        f"{count(round(chance))} would."
+        f"{count(round(chance))} would{_what_follows(beyond, chance)}."
     ]
+
+
+def _what_follows(beyond: int, chance: float) -> str:
+    if beyond <= chance:
+        return ": as a whole the scores tell no difference, and any single one may be an accident"
+    if beyond < _AS_BY_CHANCE * chance:
+        return ", so most of them may be accidents"
+    return ", so some of them may be accidents, but most are not"
 
 
 def _of_shapes(pair: Pair) -> list[str]:
     """By share of heads, the roles that differ most."""
-    held = [change for change in pair.roles if change.before or change.after]
+    held = [change for change in pair.roles if change.is_held]
     apart = sorted(held, key=lambda one: -abs(share(one.before, pair.before) - share(one.after, pair.after)))
-    told = []
+    told = [_THRESHOLDS_OF_SHAPES] if apart else []
     for change in apart[:MOST_ROLES]:
         title = change.role.title[:1].upper() + change.role.title[1:]
         ends = [_in_model(heads, side) for heads, side in ((change.before, pair.before), (change.after, pair.after))]
@@ -169,7 +215,7 @@ def _in_model(heads: Sequence[HeadRole], side: Side) -> str:
         return f"none of {amount(whole, 'head')} of {side.name}"
     best = f"best {heads[0].name} with {_value(side, heads[0])}"
     part = number(share(heads, side), "share")
-    return f"{len(heads):,} of {amount(whole, 'head')} of {side.name} ({part}; {best})"
+    return f"{len(heads):,} of {amount(whole, 'head')} of {side.name} ({_firm(heads)}; {part}; {best})"
 
 
 # ------------------------------------------------------------------------------------------------------------- notices
@@ -209,8 +255,7 @@ def _corpora(pair: Pair) -> Iterator[str]:
 
 
 def _corpus(side: Side) -> str:
-    files = facts.at(side.provenance, "corpus", "files")
-    names = [str(facts.at(file, "name") or "a file without a name") for file in files]
+    names = facts.corpus_sources(side.provenance) or ["a file without a name"]
     documents = facts.at(side.provenance, "corpus", "documents")
     counted = f" ({amount(documents, 'document')})" if isinstance(documents, int) else ""
     return f"{_listed(names)}{counted}"

@@ -12,6 +12,7 @@ from headlens.scores import ScoreTable
 Provenance = Mapping[str, Any]
 
 _NAMED_FILES = 3
+_GRAMMAR = "grammar"  # kind of a corpus
 
 
 def at(provenance: object, *path: str) -> Any:
@@ -33,7 +34,7 @@ def header_facts(scores: ScoreTable, provenance: Provenance) -> list[tuple[str, 
     """Lines (term, words) for the top of a page: model, corpus, date, notes. The self-check has a place of its own."""
     lines = [
         ("Model", ", ".join(_model_words(scores, provenance))),
-        ("Corpus", ", ".join(_corpus_words(provenance))),
+        ("Corpus", ", ".join(corpus_words(provenance))),
         ("Date", _date(at(provenance, "created"))),
         *(("Note", str(note)) for note in _listed(at(provenance, "notes"))),
     ]
@@ -90,6 +91,16 @@ def flat(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, _plain(value)
 
 
+def corpus_sources(provenance: Provenance) -> list[str]:
+    """What the corpus was read from, by name; of sentences that a grammar made it is said that they are made up."""
+    files = [file for file in _listed(at(provenance, "corpus", "files")) if at(file, "name")]
+    return [
+        f"made-up English of the headlens grammar ({name})" if at(file, "kind") == _GRAMMAR else str(name)
+        for file in files
+        for name in [at(file, "name")]
+    ]
+
+
 def _model_words(scores: ScoreTable, provenance: Provenance) -> Iterator[str]:
     model = at(provenance, "model")
     if name := at(model, "name"):
@@ -107,16 +118,17 @@ def _model_words(scores: ScoreTable, provenance: Provenance) -> Iterator[str]:
         yield str(dtype)
 
 
-def _corpus_words(provenance: Provenance) -> Iterator[str]:
+def corpus_words(provenance: Provenance) -> Iterator[str]:
+    """What was read, and how much of it."""
     corpus = at(provenance, "corpus")
-    files = [str(name) for file in _listed(at(corpus, "files")) if (name := at(file, "name"))]
-    if files:
+    if files := corpus_sources(provenance):
         more = len(files) - _NAMED_FILES
         yield " + ".join(files[:_NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
     for key, words in _CORPUS_COUNTS.items():
         number = at(corpus, key)
         if number:  # no documents cut, no windows: nothing to tell
-            yield f"{_amount(number)} {words[0] if number == 1 else words[1]}"
+            is_cut = key == "documents" and number == at(corpus, "limit")
+            yield f"{'the first ' if is_cut else ''}{_amount(number)} {words[0] if number == 1 else words[1]}"
 
 
 _CORPUS_COUNTS = {

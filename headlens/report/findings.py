@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headlens.effects import Ablation
 from headlens.evidence_table import Evidence, MetricEvidence
 from headlens.numbers import amount, number
-from headlens.report.claims import sentence, told
+from headlens.report.claims import further_claims, sentence, told
+from headlens.report.uses import use_of_heads
 from headlens.roles import HeadRole, Reading, Roles, Rule, roles_of, rules_for
 from headlens.scores import HeadScore, ScoreTable, head_name
 
@@ -81,10 +83,23 @@ def head_traits(scores: ScoreTable, roles: Roles) -> list[HeadTraits]:
     ]
 
 
-def findings(scores: ScoreTable, evidence: Evidence | None = None, roles: Roles | None = None) -> list[Finding]:
+def findings(
+    scores: ScoreTable,
+    evidence: Evidence | None = None,
+    roles: Roles | None = None,
+    ablation: Ablation | None = None,
+) -> list[Finding]:
     """What evidence shows of syntax and coreference, in up to four sentences; then what passes a threshold in the order
-    of RULES, then the nearest misses. From rules come three to six, fewer beside sentences from evidence.
+    of RULES, then the nearest misses. From rules come three to six, fewer beside sentences from evidence. Last, where
+    heads were taken out, which of them the model uses.
     """
+    found = _of_attention(scores, evidence, roles)
+    named = [part for finding in found for part in finding.parts if isinstance(part, HeadScore)]
+    uses = use_of_heads(ablation, named) if ablation is not None else ()
+    return [*found, *([Finding(uses)] if uses else [])]
+
+
+def _of_attention(scores: ScoreTable, evidence: Evidence | None, roles: Roles | None) -> list[Finding]:
     claimed = [_claimed(row) for row in told(evidence)] if evidence is not None else []
     rules = rules_for(scores)
     roles = roles if roles is not None else roles_of(scores, evidence)
@@ -93,18 +108,24 @@ def findings(scores: ScoreTable, evidence: Evidence | None = None, roles: Roles 
         return claimed or [nothing]
     hits = [rule for rule in rules if roles.heads(rule.id)]
     misses = sorted(set(rules) - set(hits), key=lambda rule: (_distance(scores, rule), rules.index(rule)))
-    opening = [] if hits else [_nothing(rules, roles)]
+    opening = [] if any(not rule.role.is_rest for rule in hits) else [_nothing(rules, roles)]
     room = max(MOST_SENTENCES - len(claimed), FEWEST_SENTENCES)
     sentences = claimed + opening + [_hit(scores, rule, roles) for rule in hits[:room]]
+    if evidence is not None and (more := further_claims(evidence)):
+        sentences.insert(len(claimed), Finding((more,)))
     missing = max(FEWEST_SENTENCES - len(sentences), 0)
     return sentences + [_miss(scores, rule) for rule in misses[:missing]]
 
 
 def _nothing(rules: Sequence[Rule], roles: Roles) -> Finding:
     counted = amount(len(rules), "rule")
-    if len(roles):
+    if any(not one.role.is_rest for one in roles):
         return Finding((f"No head passes any threshold of the {counted}.",))
-    return Finding((f"No head has a role: none passes a threshold of the {counted}{_not_by_evidence(roles)}.",))
+    by_evidence = _not_by_evidence(roles)
+    if len(roles):
+        found = f"of the {counted}, only those of broad attention and resting places have one that passes{by_evidence}"
+        return Finding((f"No head has a role that says what it looks for: {found}.",))
+    return Finding((f"No head has a role: none passes a threshold of the {counted}{by_evidence}.",))
 
 
 def _not_by_evidence(roles: Roles) -> str:
@@ -137,9 +158,11 @@ def _ranked(scores: ScoreTable, rule: Rule) -> list[Reading]:
     return sorted((rule.read(scores, head.layer, head.head) for head in heads), key=lambda t: not t.meets_conditions)
 
 
-def _holding(scores: ScoreTable, rule: Rule, roles: Roles) -> list[Reading]:
-    holders = {one.name for one in roles.heads(rule.id)}
-    return [reading for reading in _ranked(scores, rule) if reading.score.name in holders]
+def _holding(scores: ScoreTable, rule: Rule, roles: Roles) -> list[tuple[Reading, bool]]:
+    """Readings of the heads that have the role, and whether they have it firmly."""
+    is_firm = {one.name: one.is_firm for one in roles.heads(rule.id)}
+    ranked = [(reading, reading.score.name) for reading in _ranked(scores, rule)]
+    return [(reading, is_firm[name]) for reading, name in ranked if name in is_firm]
 
 
 def _distance(scores: ScoreTable, rule: Rule) -> tuple[bool, float]:
@@ -151,26 +174,28 @@ def _distance(scores: ScoreTable, rule: Rule) -> tuple[bool, float]:
 def _hit(scores: ScoreTable, rule: Rule, roles: Roles) -> Finding:
     holding = _holding(scores, rule, roles)
     count = len(holding)
-    first, *others = holding[:NAMED_HEADS]
+    (first, is_firm), *others = holding[:NAMED_HEADS]
     value = rule.number(first.score.value, digits=2)
-    parts: list[str | HeadScore] = [first.score, f" {rule.claim}: {value} {rule.measure}{first.beside()}"]
-    for place, reading in enumerate(others):
-        joint = ("; so does " if count == 2 else "; so do ") if place == 0 else _joint(place, others, count)
-        parts += [joint, reading.score, f" ({rule.number(reading.score.value, digits=2)})"]
+    beside = first.beside(last="" if is_firm else "tentative")
+    parts: list[str | HeadScore] = [first.score, f" {rule.claim}: {value} {rule.measure}{beside}"]
+    for place, (reading, is_firm) in enumerate(others):
+        joint = ("; so does " if count == 2 else "; so do ") if place == 0 else _joint(place, len(others), count)
+        value = rule.number(reading.score.value, digits=2)
+        parts += [joint, reading.score, f" ({value}{'' if is_firm else ', tentative'})"]
     if count > NAMED_HEADS:
         parts.append(f" and {count - NAMED_HEADS} more")
     return Finding((*parts, "."), rule, passes=True)
 
 
-def _joint(place: int, others: list[Reading], count: int) -> str:
-    is_last_of_all = place == len(others) - 1 and count <= NAMED_HEADS
+def _joint(place: int, others: int, count: int) -> str:
+    is_last_of_all = place == others - 1 and count <= NAMED_HEADS
     return " and " if is_last_of_all else ", "
 
 
 def _miss(scores: ScoreTable, rule: Rule) -> Finding:
     best = _ranked(scores, rule)[0]
     if not best.meets_conditions:
-        return Finding((f"No head {rule.claim} with {rule.gloss}.",), rule)
+        return Finding((f"No head {rule.claim}: that takes {rule.gloss}.",), rule)
     score = best.score
     # three decimals: with two, a near miss would print as the threshold itself
     text = f" comes nearest with {rule.number(score.value)}{best.beside(digits=3)}"
@@ -178,7 +203,7 @@ def _miss(scores: ScoreTable, rule: Rule) -> Finding:
         text += ", which among all heads and rules may be chance"
     elif rule.passes(score.value):
         text += f", but its interval {_reach(best)}"
-    return Finding((f"No head {rule.claim} with {rule.gloss}; ", score, f"{text}."), rule)
+    return Finding((f"No head {rule.claim}: that takes {rule.gloss}; ", score, f"{text}."), rule)
 
 
 def _reach(reading: Reading) -> str:

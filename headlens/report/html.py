@@ -71,8 +71,7 @@ def render_report(
     roles = roles if roles is not None else roles_of(scores, evidence)
     traits = head_traits(scores, roles if may_claim else _no_roles(roles))
     found = further(provenance)
-    effects = provenance.get("ablation")
-    ablation = Ablation.from_dict(effects) if effects else None
+    ablation = Ablation.of_provenance(provenance)
     data = page_data(
         scores,
         traits,
@@ -92,8 +91,8 @@ def render_report(
             selfcheck=checked,
             broken=facts.broken_laws(provenance),
             may_claim=may_claim,
-            findings=_findings_with_pictures(scores, evidence, roles) if may_claim else [],
-            agreement=behaviour.agreement_line(provenance) if may_claim else "",
+            findings=_findings_with_pictures(scores, evidence, roles, ablation) if may_claim else [],
+            agreement=behaviour.agreement_line(provenance, roles) if may_claim else "",
             layers=map_of(traits, scores.n_heads, may_claim=may_claim),
             is_wide=scores.n_heads > WIDE,
             listed=LISTED,
@@ -131,7 +130,7 @@ def render_summary(
     """A fragment for notebooks: title, findings and three heat maps, all style inline, always on a light card."""
     checked = facts.selfcheck(provenance)
     may_claim = facts.may_claim(provenance)
-    found = findings(scores, evidence, roles) if may_claim else []
+    found = findings(scores, evidence, roles, Ablation.of_provenance(provenance)) if may_claim else []
     return (
         _environment()
         .get_template("summary.html.j2")
@@ -199,7 +198,7 @@ def _no_roles(roles: Roles) -> Roles:
 
 
 def _findings_with_pictures(
-    scores: ScoreTable, evidence: Evidence | None, roles: Roles
+    scores: ScoreTable, evidence: Evidence | None, roles: Roles, ablation: Ablation | None
 ) -> list[tuple[Finding, Markup | None]]:
     def picture(finding: Finding) -> Markup | None:
         head = finding.head
@@ -209,7 +208,7 @@ def _findings_with_pictures(
         rival = row.baselines[row.rival].held_out if row is not None and row.rival else np.nan
         return _markup(sparkline(scores[finding.metric], head.value, head.chance, rival=rival))
 
-    return [(finding, picture(finding)) for finding in findings(scores, evidence, roles)]
+    return [(finding, picture(finding)) for finding in findings(scores, evidence, roles, ablation)]
 
 
 def _methods(scores: ScoreTable, evidence: Evidence | None) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headlens.effects import ALPHA as ALPHA_OF_EFFECTS
-from headlens.examples import SMALLEST_SHARE
+from headlens.examples import LEAST_SHOWN, SMALLEST_SHARE
 from headlens.numbers import number
 from headlens.report.facts import Provenance, at
 from headlens.report.similar import WEAK
@@ -50,6 +50,7 @@ class Methods:
     support: int = LEAST_SUPPORT
     most_errors: float = MOST_ERRORS
     smallest_share: float = SMALLEST_SHARE
+    least_shown: float = LEAST_SHOWN
     weak: float = WEAK
 
 
@@ -102,7 +103,7 @@ def _of_claim(claim: FromEvidence) -> RoleRow:
         kind=claim.role.kind,
         scores=scores,
         threshold=claim.role.gloss,
-        null="the strongest baseline that a head must be above",
+        null="the strongest baseline that a head must be above; rules that read parts of speech are not among them",
         further="",
         source=claim.role.source,
     )

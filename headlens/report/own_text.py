@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from headlens.examples import Example
+from headlens.examples import Example, has_both_directions
 from headlens.numbers import number
 from headlens.report.environment import new_environment
 from headlens.scores import head_name
@@ -25,6 +25,7 @@ def render_own_text(example: Example, title: str) -> str:
             example=example,
             data=example.to_dict(),
             text=" ".join(example.words),
+            has_both_directions=has_both_directions(" ".join(example.words)),
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,10 @@ import numpy as np
 
 from headlens.effects import Ablation
 from headlens.examples import Examples
-from headlens.report.card import nearest_words, telling
+from headlens.report.card import nearest_words, telling, unshown_words
 from headlens.report.figures import LOW_IS_TELLING, Scale, is_signed, scale_of, starts_at_chance
 from headlens.report.findings import HeadTraits
-from headlens.report.sections import own_place
+from headlens.report.sections import is_one_number, own_place
 from headlens.roles import HeadRole, Roles
 from headlens.scores import Floats, Metric, ScoreTable
 from headlens.wording import SUBJECT_VERB, family_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 DIGITS = 4  # of every number; the tables and scores.csv have more
 NEAREST_HEADS = 5
+NEAR = round(math.log(2) / 3, DIGITS)  # nats; heads further apart do not look alike: a third of the most, our choice
 
 _FAMILIES = {
     SUBJECT_VERB: "Relations",
@@ -63,8 +65,10 @@ def page_data(
         "nearest": _nearest_roles(traits, places) if roles is not None else {},
         "classes": [roles.pattern_class(head.layer, head.head) for head in traits] if roles is not None else None,
         "alike": _alike(similarity, scores) if similarity is not None else None,
+        "near": NEAR,
         "effects": _effects(ablation, scores) if ablation is not None and roles is not None else {},
         "examples": examples.to_dict() if examples is not None else None,
+        "unshown": _unshown(examples, scores) if examples is not None else {},
     }
 
 
@@ -114,7 +118,8 @@ def _metric(scores: ScoreTable, metric: Metric) -> dict[str, Any]:
     for side in ("low", "high"):
         ends = getattr(scores, side)[index]
         found[side] = compact(ends, decimals) if np.isfinite(ends).any() else None
-    return found | (_colours(metric, values, chance) if np.isfinite(values).any() else {"scale": "none"})
+    has_map = np.isfinite(values).any() and not is_one_number(values)
+    return found | (_colours(metric, values, chance) if has_map else {"scale": "none"})
 
 
 def _colours(metric: Metric, values: Floats, chance: float) -> dict[str, Any]:
@@ -189,6 +194,10 @@ def _alike(similarity: Similarity, scores: ScoreTable) -> dict[str, list[tuple[i
 
 def _effects(ablation: Ablation, scores: ScoreTable) -> dict[str, str]:
     return {str(effect.layer * scores.n_heads + effect.head): effect.sentence for effect in ablation.effects}
+
+
+def _unshown(examples: Examples, scores: ScoreTable) -> dict[str, str]:
+    return {str(one.layer * scores.n_heads + one.head): unshown_words(one) for one in examples.unshown}
 
 
 def _whole(value: float) -> int | float:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _UNITS = {"share": "share, 0 to 1", "nats": "nats", "tokens": "tokens", "ratio": "ratio"}
+# Where the only special token is the first one, the two are one; and every token has itself
+_TWINS = {
+    "surface.special": "surface.first",
+    "contribution.special": "contribution.first",
+    "position.mass_valid[0]": "position.mass[0]",
+}
 _BEST, _ENDS = 5, 3  # heads listed where high is notable; heads listed at each end where both are
 _MOST_VALUES = 400  # heads up to which every value stands on the page; beyond, scores.csv has them
 
@@ -49,8 +55,20 @@ class Section:
 
 
 def own_place(scores: ScoreTable) -> list[Metric]:
-    """Metrics but for means of inputs that stand beside the mean of rows."""
-    return [m for m in scores.metrics if not (m.is_macro and m.name.removesuffix(".macro") in scores)]
+    """Metrics but for means of inputs that stand beside the mean of rows, and those that tell what another tells."""
+    alone = [m for m in scores.metrics if not (m.is_macro and m.name.removesuffix(".macro") in scores)]
+    return [metric for metric in alone if not _is_twin(scores, metric.name)]
+
+
+def is_one_number(values: Floats) -> bool:
+    """Whether several heads have a value and all of them the same, as where a causal model cannot look ahead."""
+    known = values[np.isfinite(values)]
+    return known.size > 1 and bool(np.ptp(known) == 0)
+
+
+def _is_twin(scores: ScoreTable, name: str) -> bool:
+    other = _TWINS.get(name, "")
+    return other in scores and np.allclose(scores[name], scores[other], rtol=0, atol=1e-9, equal_nan=True)
 
 
 def section_of(scores: ScoreTable, metric: Metric) -> Section:

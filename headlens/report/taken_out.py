@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
-from headlens.effects import Ablation, Effect
-from headlens.numbers import interval, number, probability, signed
+from headlens.effects import MOST_TOKENS, Ablation, Effect, Measure
+from headlens.numbers import amount, interval, number, probability, signed
 from headlens.report.facts import Provenance, at
 from headlens.report.tables import NOTHING, Cell, Column, Row, Table
 from headlens.roles import Roles
@@ -22,13 +23,62 @@ def taken_out_table(provenance: Provenance, roles: Roles | None) -> Table | None
     OutputError
         The entry `ablation` of the provenance is not whole.
     """
-    found = at(provenance, "ablation")
-    if not found:
-        return None
-    effects = sorted(Ablation.from_dict(found).effects, key=lambda effect: (not effect.is_used, -effect.change))
+    effects = sorted(_effects(provenance), key=lambda effect: (not effect.is_used, -effect.change))
     if not effects:
         return None
     return Table("Heads taken out", _COLUMNS, tuple(_row(effect, roles) for effect in effects))
+
+
+def taken_out_introduction(provenance: Provenance) -> str:
+    """What was done and what was compared; empty where nobody asked."""
+    measures = {effect.task for effect in _effects(provenance)}
+    if not measures:
+        return ""
+    begin = "Attention tells where a head looks, not what it is for. The output of one head at a time is set to 0, and "
+    compared = [words for measure, words in _COMPARED.items() if measure in measures]
+    is_loss = measures != {"output"}
+    end = " Only where that loss rises, beyond chance, is the model said to use the head." if is_loss else ""
+    return f"{begin}{'; '.join(compared)}.{end}"
+
+
+_COMPARED: dict[Measure, str] = {
+    "text": "the loss on the same texts of the corpus is compared",
+    "repeats": "of heads named for repetition the loss on random tokens written twice",
+    "output": "since the model has no vocabulary head, and so no loss, it is compared how far the mean of its last "
+    "hidden states turns, which knows no better or worse: of no head does this say that the model uses it",
+}
+
+
+def taken_out_lines(provenance: Provenance) -> Iterator[str]:
+    """On how much the table rests, and why not on all of the corpus."""
+    asked = Ablation.from_dict(found).asked if (found := at(provenance, "ablation")) else {}
+    whole = at(provenance, "corpus", "documents")
+    for measure, words in _RESTS_ON.items():
+        documents = max((effect.documents for effect in _effects(provenance) if effect.task == measure), default=0)
+        if not documents or measure not in asked:
+            continue
+        counted = amount(documents, "sequence" if measure == "repeats" else "document")
+        if measure != "repeats" and isinstance(whole, int):
+            part = f"all {whole:,} documents" if documents == whole else f"{documents:,} of {amount(whole, 'document')}"
+            counted = f"{part} of the corpus"
+        yield f"{words.format(amount(asked[measure], 'input' if measure == 'output' else 'token'), counted)}."
+        if measure != "repeats":
+            yield (
+                f"At most some {MOST_TOKENS:,} tokens of a corpus are run again without each head, of its first "
+                "documents and of long ones the beginning, since that takes as many passes as there are heads."
+            )
+
+
+_RESTS_ON: dict[Measure, str] = {
+    "text": "The loss is that of {} in {}",
+    "repeats": "The loss on random tokens written twice is that of {} in {}",
+    "output": "The vectors are those of {} in {}",
+}
+
+
+def _effects(provenance: Provenance) -> tuple[Effect, ...]:
+    found = at(provenance, "ablation")
+    return Ablation.from_dict(found).effects if found else ()
 
 
 _COLUMNS = (

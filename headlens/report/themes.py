@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headlens.evidence_table import ABOVE, INFORMED, SLIGHT, Evidence, RelationEvidence
-from headlens.numbers import interval, signed
+from headlens.numbers import interval, number, signed
 from headlens.report import patterns
 from headlens.report.behaviour import has_recalled, pairs_table, reasons, retrieval_line
 from headlens.report.best_heads import contribution_table, repetition_table
@@ -19,10 +19,10 @@ from headlens.report.evidence_rows import coreference_table, directions_table, p
 from headlens.report.facts import Provenance
 from headlens.report.further import Further
 from headlens.report.matrix import matrix
-from headlens.report.sections import Section, own_place, section_of
+from headlens.report.sections import Section, is_one_number, own_place, section_of
 from headlens.report.similar import clusters_table, map_of_heads, similarity_lines
 from headlens.report.tables import Table
-from headlens.report.taken_out import taken_out_table
+from headlens.report.taken_out import taken_out_introduction, taken_out_lines, taken_out_table
 from headlens.roles import Roles
 from headlens.scores import HeadScore, Metric, ScoreTable
 from headlens.wording import ALL, SYNTAX, family_of, is_subtype, title_of
@@ -73,10 +73,12 @@ class Theme:
     groups: tuple[tuple[str, list[tuple[str, str]]], ...] = ()  # for the contents: words, then (link text, anchor)
     sections: tuple[Section, ...] = ()
     left_out: str = ""  # which maps are not drawn, and where the numbers are
+    alike: str = ""  # scores that all heads have alike
 
     @property
     def is_empty(self) -> bool:
-        return not (self.table or self.lines or self.ensembles or self.probe or self.pictures or self.sections)
+        parts = self.table, self.lines, self.ensembles, self.probe, self.pictures, self.sections, self.alike
+        return not any(parts)
 
 
 @dataclass(frozen=True)
@@ -199,9 +201,9 @@ def _patterns(given: _Given) -> Theme:
 def _taken_out(given: _Given) -> Theme:
     return Theme(
         "Heads taken out",
-        "Attention tells where a head looks. Whether the model uses it shows when it is taken out: the output of one "
-        "head at a time is set to 0, and the loss on the same texts is compared.",
+        taken_out_introduction(given.provenance),
         taken_out_table(given.provenance, given.roles),
+        lines=tuple(taken_out_lines(given.provenance)),
     )
 
 
@@ -264,6 +266,8 @@ def _theme(plan: _Plan, given: _Given) -> Theme:
     if plan is _RETRIEVAL and not has_recalled(given.provenance):
         metrics = []  # maps of heads that had nothing to find
     relations = drawn_relations(scores, evidence) if plan is _RELATIONS else []
+    alike = [metric for metric in metrics if is_one_number(scores[metric.name])]
+    metrics = [metric for metric in metrics if metric not in alike]
     chosen = _drawn(metrics, [*relations, *_telling_tags(scores, metrics)])
     sections = tuple(section_of(scores, metric) for metric in chosen)
     is_syntax = plan is _RELATIONS
@@ -280,6 +284,7 @@ def _theme(plan: _Plan, given: _Given) -> Theme:
         groups=tuple(_groups(sections)),
         sections=sections,
         left_out=_left_out(len(chosen), len(metrics), has_table=evidence is not None and bool(relations)),
+        alike=_alike(scores, alike),
     )
 
 
@@ -324,6 +329,15 @@ def _left_out(drawn: int, metrics: int, *, has_table: bool) -> str:
         return ""
     where = "every metric with enough decisions has its row in the tables above, and " if has_table else ""
     return f"Maps are drawn of {drawn} of the {metrics} metrics; {where}the numbers of all heads are in scores.csv."
+
+
+def _alike(scores: ScoreTable, metrics: Sequence[Metric]) -> str:
+    """One line for the scores of which a map would have one colour."""
+    by_value: dict[str, list[str]] = {}
+    for metric in metrics:
+        by_value.setdefault(number(float(np.nanmax(scores[metric.name])), metric.unit), []).append(metric.title)
+    told = [f"{value} for {', '.join(titles)}" for value, titles in by_value.items()]
+    return f"All heads have the same number, so there is no map: {'; '.join(told)}." if told else ""
 
 
 def _lines(plan: _Plan, scores: ScoreTable, evidence: Evidence | None, provenance: Provenance) -> Iterator[str]:

@@ -212,7 +212,7 @@ RULES: tuple[Rule, ...] = (
         metric="position.variability",
         threshold=0.05,
         claim="attends by relative position whatever the words",
-        measure="of the variance of its pattern left to explain",
+        measure="of the variance of its pattern not explained by position",
         source="after Vig and Belinkov 2019: variability below .05",
         is_below=True,
     ),
@@ -336,7 +336,7 @@ class FromEvidence:
         return family in ("choice", "subject_verb") or not self.kinds or base in self.kinds
 
 
-_GLOSS = "above every baseline but informed rules, and no accident among all tests"
+_GLOSS = "above every baseline but rules that read parts of speech, and no accident among all tests"
 _EVIDENCE = "the margin and the correction of the evidence; see Methods"
 
 

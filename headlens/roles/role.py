@@ -30,12 +30,14 @@ class Role:
         return self.kind in ("sink", "broad")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadRole:
     """One head and one role that it has, by one metric. Numbers that are not known are NaN.
 
     `value`, `low` and `high` are held out where the role comes from annotation and was confirmed; `null` is what the
-    head would get without the role: the strongest baseline, the control, or else chance.
+    head would get without the role: the strongest baseline that it must be above, the control, or else chance.
+    `informed` is the best rule that reads annotation which no head is given, such as parts of speech: it bars no role,
+    but where it does as well, the role stands behind others of the head.
     """
 
     role: Role
@@ -53,18 +55,29 @@ class HeadRole:
     support: float  # rows or decisions
     is_firm: bool  # confirmed on data that did not choose it; the rest is tentative
     sentence: str  # "attends from the object to its verb in 71% of 1,024 cases on held-out documents; best ..."
+    informed: float = float("nan")
+    informed_name: str = ""  # "a rule that knows parts of speech"
+    is_above_informed: bool = True  # by the margin, or there is no such rule
+
+    def __repr__(self) -> str:
+        strength = "firm" if self.is_firm else "tentative"
+        return f"<{self.name} {self.role.title}, {strength}: {self.metric} {self.value:.3f}>"
 
     @property
     def name(self) -> str:
         return head_name(self.layer, self.head)
 
     @property
-    def precedence(self) -> tuple[bool, bool, float, int, float]:
-        """For sorting roles of one head, the one to show first: no mere rest, firm, most in excess, most specific."""
+    def precedence(self) -> tuple[bool, bool, bool, float, int, float]:
+        """For sorting roles of one head, the one to show first.
+
+        No mere rest, firm, above informed rules, most in excess, most specific.
+        """
         excess = 0.0 if np.isnan(self.excess) else min(self.excess, MOST_ERRORS)
         gain = 0.0 if np.isnan(self.null) else self.value - self.null
         # rounded, or errors of the last digit would decide
-        return self.role.is_rest, not self.is_firm, -round(excess, 6), self.role.rank, -round(gain, 6)
+        standing = self.role.is_rest, not self.is_firm, not self.is_above_informed
+        return *standing, -round(excess, 6), self.role.rank, -round(gain, 6)
 
 
 def excess_of(value: Floats, null: Floats, low: Floats, high: Floats, *, is_below: bool = False) -> Floats:

@@ -170,8 +170,8 @@ class Reading:
     def nearness(self) -> float:
         return self.rule.nearness(self.score.value)
 
-    def beside(self, *, digits: int = 2) -> str:
-        """Chance and the conditions' scores, in brackets.
+    def beside(self, *, digits: int = 2, last: str = "") -> str:
+        """Chance, the conditions' scores and what else there is to say, in brackets.
 
         Chance is left out where it is unknown or, as for broad heads, 1 by definition.
         """
@@ -179,6 +179,7 @@ class Reading:
         told = [f"chance {number(self.score.chance, 'share', digits=digits)}"] if is_told else []
         for condition, score in zip(self.rule.also, self.also, strict=True):
             told += [] if score is None else [f"{condition.words} {number(score.value, 'share', digits=digits)}"]
+        told += [last] if last else []
         return f" ({'; '.join(told)})" if told else ""
 
     def head_role(self, *, null: float, excess: float, q: float) -> HeadRole:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from headlens.errors import OutputError
+from headlens.numbers import layers_of_heads
 from headlens.roles.role import HeadRole, Role
+from headlens.scores import head_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +43,12 @@ class Roles:
         return len(self.held)
 
     def of(self, layer: int, head: int) -> tuple[HeadRole, ...]:
-        """Roles of a head, its label first; empty where it has none."""
+        """Roles of a head, its label first; empty where it has none. OutputError for a head that is not there."""
+        if not (0 <= layer < self.n_layers and 0 <= head < self.n_heads):
+            raise OutputError(
+                f"The model has {layers_of_heads(self.n_layers, self.n_heads)}, counted from 0; there is no "
+                f"{head_name(layer, head)}."
+            )
         return self._by_head.get((layer, head), ())
 
     def label(self, layer: int, head: int) -> HeadRole | None:
@@ -48,12 +56,22 @@ class Roles:
         return next(iter(self.of(layer, head)), None)
 
     def heads(self, role: str) -> list[HeadRole]:
-        """Who has a role, by its id: the firm ones first, then those most in excess; of a head its best metric."""
+        """Who has a role, by its id: the firm ones first, then those most in excess; of a head its best metric.
+
+        OutputError for a role that was not asked for.
+        """
+        if not self.asks(role):
+            known = ", ".join(one.id for one in self.asked) or "none"
+            raise OutputError(f"The role {role!r} was not asked for here; those that were: {known}.")
         best: dict[tuple[int, int], HeadRole] = {}
         for one in self:
             if one.role.id == role:
                 best.setdefault((one.layer, one.head), one)
         return sorted(best.values(), key=lambda one: (one.precedence[1:], one.layer, one.head))
+
+    def asks(self, role: str) -> bool:
+        """Whether a role was asked for, by its id: its scores are there, whether or not a head has it."""
+        return any(one.id == role for one in self.asked)
 
     def pattern_class(self, layer: int, head: int) -> str:
         """One of PATTERN_CLASSES, from the roles of the head: the classes of Kovaleva et al. 2019, section 4.1.
@@ -69,7 +87,7 @@ class Roles:
         import pandas as pd
 
         columns = ["role", "strength", "layer", "head", "metric", "value", "low", "high", "chance", "null"]
-        columns += ["null_name", "excess", "q", "support", "is_label", "sentence"]
+        columns += ["null_name", "informed", "informed_name", "excess", "q", "support", "is_label", "sentence"]
         rows = [
             {
                 **{name: getattr(one, name, None) for name in columns},

@@ -13,7 +13,7 @@ from report_pages import HEADS, LAYERS, PROVENANCE, at, planted, table
 from headlens.behaviour.similarity import Similarity
 from headlens.effects import Ablation, Effect
 from headlens.evidence_table import Evidence
-from headlens.examples import Example, Examples
+from headlens.examples import Example, Examples, Unshown
 from headlens.report import render_report
 
 LAYERS_OF_LARGE, HEADS_OF_LARGE = 48, 64
@@ -81,15 +81,19 @@ def examples() -> Examples:
         direction="ltr",
         strength=0.5,
         why="previous_token",
+        shown=(1,),
+        asked=2,
+        right=1,
     )
-    return Examples((text,))
+    return Examples((text,), (Unshown(0, 1, "coreference", run=200, able=31, strength=0.0875),))
 
 
 def alike() -> Similarity:
-    """Heads on a line, .05 apart; the first and the last six are clusters."""
+    """Heads on a line, .05 apart, the last one .4; the first and the last six are clusters."""
     n = LAYERS * HEADS
     heads = tuple((layer, head) for layer in range(LAYERS) for head in range(HEADS))
     line = 0.05 * np.arange(n)
+    line[-1] = line[-2] + 0.4
     return Similarity(
         heads,
         distance=np.abs(line[:, None] - line),

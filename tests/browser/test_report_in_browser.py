@@ -73,6 +73,15 @@ def test_folded_scores_are_on_paper(visit: Visit) -> None:
     assert page.locator("article.metric").last.evaluate("(article) => article.getBoundingClientRect().height") > 100
 
 
+def test_on_paper_headings_repeat_and_nothing_asks_to_be_pointed_at(visit: Visit) -> None:
+    page = visit(annotated_page())
+    page.emulate_media(media="print")
+    # a button has a box of its own, and a heading that holds one is left blank on the pages after the first
+    displays = page.locator(".ev .sort").evaluate_all("(all) => all.map((one) => getComputedStyle(one).display)")
+    assert set(displays) == {"contents"}
+    assert "Point at a word" not in page.locator("main").inner_text()
+
+
 @pages
 def test_the_page_fits_its_window(visit: Visit, html: Callable[[], str]) -> None:
     page = visit(html(), "#L0H2")
@@ -189,7 +198,7 @@ def test_the_map_shows_any_score_and_roles_again(visit: Visit) -> None:
 def test_numbers_can_be_read_on_every_colour_of_the_scale(visit: Visit, violations: Judge, scheme: str) -> None:
     page = visit(plain_page(), color_scheme=scheme)
     page.get_by_label("Colour by").select_option(label="Title of surface.breadth")
-    assert cell(page, "L1H1").inner_text() == ".96"
+    assert cell(page, "L1H1").inner_text() == "0.96"  # as on the bar below the map
     assert violations(page, "color-contrast", within="table[role=grid]") == []
 
 
@@ -265,8 +274,30 @@ def test_a_card_draws_every_share_of_its_texts_and_corpus_words_stay_words(visit
     boxes = texts.locator("svg path").evaluate_all("(paths) => paths.map((path) => path.getBoundingClientRect().width)")
     assert len(boxes) == 4
     assert min(boxes) > 5
+    beside = texts.locator("svg g").evaluate_all("(arcs) => arcs.map((arc) => arc.classList.contains('arcs-beside'))")
+    assert beside == [True, True, True, False]  # what the role is about lies on top
+    expect(texts).to_contain_text("Previous token in 1 of 2 places: .50 of the attention goes there on average.")
     expect(texts.get_by_text(EVIL, exact=True)).to_be_visible()
     expect(page.get_by_role("heading", level=1)).to_contain_text(EVIL)
+
+
+def test_a_head_whose_role_no_text_shows_says_so(visit: Visit) -> None:
+    from playwright.sync_api import expect
+
+    page = visit(annotated_page(), "#L0H1")
+    expect(card(page, "L0H1").get_by_role("region", name="On words of the corpus")).to_contain_text(
+        "31 have a place for the role coreference, and none shows it"
+    )
+    expect(page.get_by_role("region", name="Texts on which L0H1 is strongest")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("name", "is_near"), [("L0H2", True), ("L2H3", False)])
+def test_the_nearest_heads_are_said_not_to_be_near_where_they_are_not(visit: Visit, name: str, is_near: bool) -> None:
+    from playwright.sync_api import expect
+
+    own = card(visit(annotated_page(), f"#{name}"), name)
+    expect(own.get_by_role("heading", name="Nearest heads")).to_be_visible()
+    expect(own.get_by_text("None is near, which would be under .231.")).to_have_count(0 if is_near else 1)
 
 
 def test_a_head_without_a_role_says_so(visit: Visit) -> None:

@@ -1,6 +1,7 @@
 /* drawArcs(container, example): the words of a text, and an arc for each share of attention that one head pays.
 
-   `example` is what Example.to_dict() gives: words, arcs [[from, to, share], ...], rest, unknown, direction. Arcs above
+   `example` is what Example.to_dict() gives: words, arcs [[from, to, share], ...], rest, unknown, direction, and in
+   `shown` the places of the arcs that the text is shown for, beside which the others are dotted. Arcs above
    the line lead to earlier words, those below to later ones, a loop to the word itself; the dot is the word attended
    to, the width the share. Where the line does not fit, words stand one below the other, with the earlier ones to the
    side on which lines end. Called again on the same element it starts anew.
@@ -24,6 +25,8 @@ const CSS = `
 .arcs-down .arcs-word{display:block;width:fit-content;max-width:100%;margin:0 auto 2px;overflow-wrap:anywhere}
 .arcs-arc{fill:none;stroke:var(--link,#1f5fa8);stroke-linecap:round}
 .arcs-dot{fill:var(--mark,var(--hl-mark,#b3261e))}
+.arcs-beside .arcs-arc{stroke:var(--ink3,#6b7177);stroke-dasharray:2 4}
+.arcs-beside .arcs-dot{fill:var(--ink3,#6b7177)}
 .arcs-faded{opacity:.1}
 .arcs-said{margin:6px 0 0;min-height:3em;font-size:12px;line-height:1.5;max-width:60ch;color:var(--ink2,var(--hl-ink2,#555b61))}
 .arcs-list{position:absolute;width:1px;height:1px;margin:0;padding:0;overflow:hidden;clip-path:inset(50%)}
@@ -78,7 +81,7 @@ function sayOne(example, word) {
   return said.length ? `${name} → ${said.join(", ")}` : `${name}: no word gets a share of .10`;
 }
 
-function arc(svg, [from, to, share], path, x, y) {
+function arc(svg, [from, to, share, isBeside], path, x, y) {
   const line = document.createElementNS(SVG, "path");
   line.setAttribute("class", "arcs-arc");
   line.setAttribute("d", path);
@@ -92,6 +95,7 @@ function arc(svg, [from, to, share], path, x, y) {
   const group = document.createElementNS(SVG, "g");
   group.dataset.from = from;
   group.dataset.to = to;
+  group.classList.toggle("arcs-beside", isBeside);
   group.append(line, dot);
   svg.append(group);
 }
@@ -139,6 +143,13 @@ function besideColumn(stage, svg, words, spans, arcs, isRightToLeft) {
   }
 }
 
+/* With a fourth entry: whether others are what the text is shown for. Those come last, on top. */
+function toldApart(example) {
+  const shown = new Set(example.shown);
+  const arcs = example.arcs.map((one, place) => [...one, shown.size > 0 && !shown.has(place)]);
+  return arcs.sort((one, other) => other[3] - one[3]);
+}
+
 function wordOf(example, place) {
   const span = make("span", "arcs-word", example.words[place]);
   if (example.unknown.includes(place)) span.classList.add("arcs-unknown");
@@ -166,6 +177,7 @@ function draw(container, example) {
   root.append(stage, said, listOf(example));
   container.replaceChildren(root);
 
+  const arcs = toldApart(example);
   let single = null, width = -1;
   const singleOut = (word) => {
     single = word;
@@ -181,8 +193,8 @@ function draw(container, example) {
     stage.style.padding = "0";
     const isDown = words.getBoundingClientRect().width > room;
     root.classList.toggle("arcs-down", isDown);
-    if (isDown) besideColumn(stage, svg, words, spans, example.arcs, isRightToLeft);
-    else alongLine(stage, svg, words, spans, example.arcs);
+    if (isDown) besideColumn(stage, svg, words, spans, arcs, isRightToLeft);
+    else alongLine(stage, svg, words, spans, arcs);
     singleOut(single);
   };
   const focused = () => { const place = spans.indexOf(document.activeElement); return place < 0 ? null : place; };
@@ -228,7 +240,7 @@ draw.examples = (file, layer, head) => (file.heads[`${layer}.${head}`] ?? []).ma
   for (let place = 0; place < one.arcs.length; place += 3)
     arcs.push([one.arcs[place], one.arcs[place + 1], one.arcs[place + 2] / 1000]);
   return {layer, head, text_id: id, ...text, arcs, rest: one.rest.map((share) => share / 1000),
-    strength: one.strength / 1000, why: one.why};
+    strength: one.strength / 1000, why: one.why, shown: one.shown ?? [], asked: one.asked ?? 0, right: one.right ?? 0};
 });
 return draw;
 })();

@@ -77,7 +77,8 @@ function alikePart(place) {
     const label = rolesOf(other)[0];
     return make("li", {}, swatch(label), make("a", {class: "head", href: `#${nameOf(other)}`}, nameOf(other)), make("span", {}, label ? label.role.title : data.roles ? "no role" : ""), make("span", {class: "num"}, number(distance, "share")));
   });
-  return [make("h4", {class: "plain"}, "Heads that look alike"), make("ol", {class: "alike"}, rows), make("p", {class: "cap"}, "By Jensen-Shannon distance in nats: 0 is the same attention, .693 nothing in common.")];
+  const none = near[0][1] < data.near ? "" : `None is near, which would be under ${number(data.near, "share")}. `;
+  return [make("h4", {class: "plain"}, "Nearest heads"), make("ol", {class: "alike"}, rows), make("p", {class: "cap"}, `${none}By Jensen-Shannon distance in nats: 0 is the same attention, .693 nothing in common.`)];
 }
 
 function scoreRow(metric, place, hasPicture) {
@@ -120,21 +121,31 @@ function byFamily(metrics) {
   return families;
 }
 
+function whyChosen(example) {
+  const role = roleOf.get(example.why), share = number(example.strength, "share", 2);
+  if (!role || role.id === "broad") return `Largest share of a word: ${share} on average`;
+  const title = capital(role.title);
+  if (!example.asked) return `${title}: ${share} of the attention of its words, on average`;
+  return example.asked === 1 ? `${title} in its only place: ${share} of the attention goes there`
+    : `${title} in ${example.right} of ${example.asked} places: ${share} of the attention goes there on average`;
+}
+
 function exampleFigure(example) {
-  const role = roleOf.get(example.why);
-  const share = number(example.strength, "share", 2);
-  const why = role ? `${capital(role.title)}: ${share} of the attention of its words, on average` : `Largest share of a word: ${share} on average`;
   const holder = make("div", {class: "arcs-holder"});
-  return [make("figure", {}, holder, make("figcaption", {}, `${why}. `, make("bdi", {class: "mut"}, example.text_id))), () => drawArcs(holder, example)];
+  return [make("figure", {}, holder, make("figcaption", {}, `${whyChosen(example)}. `, make("bdi", {class: "mut"}, example.text_id))), () => drawArcs(holder, example)];
 }
 
 function examplesPart(place) {
   if (!data.examples || typeof drawArcs !== "function") return [[], []];
   const found = drawArcs.examples(data.examples, Math.floor(place / data.heads), place % data.heads);
-  if (!found.length) return [[], []];
+  const unshown = data.unshown[place], title = make("h4", {class: "plain"}, "On words of the corpus");
+  if (!found.length) return [unshown ? [make("section", {class: "texts", "aria-label": "On words of the corpus"}, title, make("p", {class: "cap"}, unshown))] : [], []];
   const made = found.map(exampleFigure);
-  const words = "Arcs above the line lead to earlier words, those below to later ones; the dot is the word attended to, the width the share, and shares under .10 are left out. These texts of the corpus were chosen for being the strongest: they show the head at its best, not as it is on average. Point at a word, or move to it with the arrow keys, to single it out.";
-  const section = make("section", {class: "texts", "aria-label": `Texts on which ${nameOf(place)} is strongest`}, make("h4", {class: "plain"}, "On words of the corpus"), make("p", {class: "cap"}, words), made.map(([figure]) => figure));
+  const chosen = found.some((one) => one.asked)
+    ? `Of the texts of the corpus that were run these are the ones in which the role shows most: the head at its best, not as it is on average. ${found.some((one) => one.shown.length) ? "Dotted and grey: arcs that are not what the role is about." : "What the role is about are special tokens, which are not drawn."}`
+    : "These texts of the corpus were chosen for being the strongest: they show the head at its best, not as it is on average.";
+  const words = `Arcs above the line lead to earlier words, those below to later ones; the dot is the word attended to, the width the share, and shares under .10 are left out. ${chosen}`;
+  const section = make("section", {class: "texts", "aria-label": `Texts on which ${nameOf(place)} is strongest`}, title, make("p", {class: "cap"}, words, make("span", {class: "onscreen"}, " Point at a word, or move to it with the arrow keys, to single it out.")), made.map(([figure]) => figure));
   return [[section], made.map(([, start]) => start)];
 }
 

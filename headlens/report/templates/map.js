@@ -37,7 +37,7 @@ const headMap = (() => {
   function inCell(value, metric) {
     if (isWide) return "";
     const most = Math.max(...metric.edges.map(Math.abs));
-    const text = most <= 1.5 ? number(value, "share", 2) : number(value, "ratio", most < 20 ? 1 : 0);
+    const text = number(value, metric.unit, most < 2 ? 2 : most < 20 ? 1 : 0);
     return text.startsWith("<") ? `.${"0".repeat(text.length - 2)}` : text;
   }
 
@@ -66,7 +66,7 @@ const headMap = (() => {
       cell.setAttribute("aria-label", `${nameOf(place)}: ${metric ? toldScore(metric, place) : toldRoles(place)}`);
     });
     if (legend) legend.hidden = metric !== null;
-    scale.replaceChildren(...(metric ? [plotted(colourBar(metric)), make("p", {class: "cap"}, wordsOf(metric))] : []));
+    scale.replaceChildren(...(metric ? [plotted(colourBar(metric)), make("p", {class: "cap"}, make("b", {}, `${capital(metric.title)}. `), wordsOf(metric))] : []));
   }
 
   function wordsOf(metric) {

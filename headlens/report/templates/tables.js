@@ -102,9 +102,10 @@ function sortable(table) {
   return make("label", {className: "sorts"}, "Sort by ", menu);
 }
 
-/* A text that a spreadsheet would take for a formula is told to be text; a negative number is a number. */
+/* A text that a spreadsheet would take for a formula is told to be text, as spreadsheets.py does; a negative number is
+   a number. */
 function field(text) {
-  const isFormula = /^[=+\-@\t\r]/.test(text) && !(text.trim() !== "" && Number.isFinite(Number(text)));
+  const isFormula = /^'*[=+\-@\t\r]/.test(text) && !(text.trim() !== "" && Number.isFinite(Number(text)));
   const safe = isFormula ? `'${text}` : text;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
