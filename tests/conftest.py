@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from transformers import PreTrainedTokenizerFast
 
     from headlens.models import LoadedModel
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = """--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-quic
+--disable-sync --no-first-run""".split()  # no sandbox: it refuses to run as root, and the pages are our own
 
 WITH_NETWORK = os.environ.get("HEADLENS_NETWORK") == "1"
 if not WITH_NETWORK:
@@ -151,3 +156,19 @@ def grammar_tokenizer() -> PreTrainedTokenizerFast:
     from grammar_words import grammar_words
 
     return grammar_words()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests of a process (Playwright allows no second); each test has a profile of its own in it.
+
+    Skipped where there is none: `apt-get install chromium`, and the package playwright of the extra `dev`.
+    """
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright, of the extra dev")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=FLAGS, timeout=120_000)
+        yield browser
+        browser.close()

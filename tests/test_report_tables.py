@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from headlens.report import render_report
 from headlens.report.tables import Cell, Column, Row, Table, exact
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 TEMPLATES = Path(headlens.report.__file__).parent / "templates"
 CONTROLS = {"copies": 2, "best": {"syntax.dep_to_head[obj]": [0.21, 1 / 3], "coref[pronoun]": [0.3, 0.25]}}
@@ -208,22 +207,9 @@ def page_of(table: Table) -> str:
     return f"{template.render(table=table, linked=set())}<script>{script}</script></html>"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright, of the extra dev")
-    with playwright.sync_playwright() as driver:
-        flags = ["--no-sandbox", "--disable-gpu"]  # no sandbox: it refuses to run as root, and the page is our own
-        browser = driver.chromium.launch(executable_path=program, args=flags, timeout=120_000)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def opened(browser: Any) -> Iterator[Page]:
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900}, accept_downloads=True)
+def opened(chromium: Browser) -> Iterator[Page]:
+    context = chromium.new_context(offline=True, viewport={"width": 1280, "height": 900}, accept_downloads=True)
     page = context.new_page()
     page.set_content(page_of(Table("Drawn: 1 & 2", COLUMNS, ROWS)))
     yield page
@@ -344,8 +330,8 @@ def test_what_is_sorted_is_downloaded_as_it_stands(opened: Page) -> None:
         ('a "b", c\nd', 'a "b", c\nd'),
     ],
 )
-def test_texts_that_a_spreadsheet_would_run_are_told_to_be_texts(browser: Any, text: str, kept: str) -> None:
-    context = browser.new_context(offline=True, accept_downloads=True)
+def test_texts_that_a_spreadsheet_would_run_are_told_to_be_texts(chromium: Browser, text: str, kept: str) -> None:
+    context = chromium.new_context(offline=True, accept_downloads=True)
     page = context.new_page()
     page.set_content(
         page_of(Table("Drawn: 1 & 2", (Column("Text", names=("t",)),), (Row((Cell("x", values=(text,)),)),)))
@@ -355,8 +341,8 @@ def test_texts_that_a_spreadsheet_would_run_are_told_to_be_texts(browser: Any, t
     assert found == [["t"], [kept]]
 
 
-def test_a_table_of_one_row_cannot_be_sorted_but_taken_along(browser: Any) -> None:
-    context = browser.new_context(offline=True)
+def test_a_table_of_one_row_cannot_be_sorted_but_taken_along(chromium: Browser) -> None:
+    context = chromium.new_context(offline=True)
     page = context.new_page()
     page.set_content(page_of(Table("Drawn: 1 & 2", COLUMNS, ROWS[:1])))
     names = [button.inner_text() for button in page.get_by_role("button").all()]

@@ -1,12 +1,10 @@
-"""A browser for the pages: Chromium as the system has it, driven by Playwright, without network; axe-core as a judge.
+"""Pages in a browser, without network, and axe-core as a judge.
 
-Tests that want one are skipped where it is not there: `apt-get install chromium`, and the packages of the extra `dev`
-(Playwright brings no browser; axe-core, under the MPL-2.0, comes inside of axe-playwright-python).
+axe-core, under the MPL-2.0, comes inside of axe-playwright-python, of the extra `dev`.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,23 +15,6 @@ from browsing import PATIENCE, Judge, Visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
-
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = """--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-quic
---disable-sync --no-first-run""".split()  # no sandbox: it refuses to run as root, and the pages are our own
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """One browser for all tests of a process; each test has a profile of its own in it."""
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright, of the extra dev")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=FLAGS, timeout=120_000)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
