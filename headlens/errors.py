@@ -7,6 +7,7 @@ HeadlensError
 ├── InvalidAttention     sizes, masks or weights that no attention layer can have
 ├── CorpusError          a corpus that cannot be read, or holds nothing
 ├── MissingAnnotation    an analyzer needs an annotation that the corpus does not carry
+├── PlanError            a plan of heads that the model cannot follow
 └── OutputError          a result cannot be written or read
 """
 
@@ -37,6 +38,10 @@ class CorpusError(HeadlensError):
 
 class MissingAnnotation(HeadlensError):
     """An analyzer needs an annotation that the corpus does not carry."""
+
+
+class PlanError(HeadlensError):
+    """A plan of heads that the model cannot follow, or a ranking that makes none."""
 
 
 class OutputError(HeadlensError):
