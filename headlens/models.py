@@ -7,45 +7,46 @@ weights of other sizes than the config says, pickle files, and Python code that 
 from __future__ import annotations
 
 import hashlib
-import io
-import logging
 import re
-import threading
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import utils as hub
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-from transformers.utils import logging as transformers_logging
 
+from headlens.arch import family_of
 from headlens.checkpoints import BUNDLES, Checkpoint, find_checkpoint, read_json
 from headlens.checkpoints import bundled_path as bundled_path  # for those who load models
 from headlens.errors import UnsupportedModel
+from headlens.plan import plan_of
+from headlens.quiet import quiet as quiet
 from headlens.selfcheck import SelfCheck, check_model
+from headlens.sizes import head_counts as head_counts
+from headlens.surgery.classes import PRUNED_CLASS, class_names, is_pruned_type, register_configs
+
+register_configs()  # so that AutoModel finds pruned checkpoints once this module is imported
 
 DTYPES = ("auto", "float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A base model (no vocabulary head) in eval mode, and all that tells later which model it was."""
+    """A model in eval mode (without a task head unless `load_whole` gave it), and all that tells later which it was."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None  # None where the checkpoint brings none, as for images
@@ -71,6 +72,10 @@ class LoadedModel:
                 f"(tokenizer.json, tokenizer_config.json) beside its weights."
             )
         return self.tokenizer
+
+
+AutoClass = Any  # one of transformers: AutoModel, AutoModelForCausalLM, ...
+ChooseClass = Callable[[Checkpoint, PreTrainedConfig | None], AutoClass]  # no config of a .gguf file
 
 
 def load_model(
@@ -108,12 +113,46 @@ def load_model(
     SelfCheckFailed
         What is captured is not what the model computes.
     """
+    return _load(name, _base_class, device, dtype, revision, trust_remote_code, check)
+
+
+def load_whole(
+    name: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    check: bool = True,
+) -> LoadedModel:
+    """Load a checkpoint as the class that its config names, with its task head; everything else is as in `load_model`.
+
+    Raises
+    ------
+    UnsupportedModel
+        As from `load_model`; the config names no class, or none that an Auto class of transformers makes; or weights of
+        the head are missing: they would be random.
+    SelfCheckFailed
+        What is captured is not what the model computes.
+    """
+    return _load(name, _named_class, device, dtype, revision, trust_remote_code, check)
+
+
+def _load(
+    name: str,
+    choose: ChooseClass,
+    device: str,
+    dtype: str,
+    revision: str | None,
+    trust_remote_code: bool,
+    check: bool,
+) -> LoadedModel:
     if dtype not in DTYPES:
         raise UnsupportedModel(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
     _check_device(device, dtype)
     with quiet():
         checkpoint = find_checkpoint(name, revision=revision, with_code=trust_remote_code)
-        model = _load_weights(checkpoint, dtype, trust_remote_code)
+        model = _load_weights(checkpoint, choose, dtype, trust_remote_code)
         tokenizer = load_tokenizer(checkpoint, trust_remote_code)
         model = model.to(device).eval()
     proof = check_model(model) if check else None
@@ -124,27 +163,6 @@ def network_of(model: PreTrainedModel) -> PreTrainedModel:
     """What is run: no task head (nobody asks for its logits), and of two stacks the encoder."""
     base = model.base_model
     return base.get_encoder() if base.config.is_encoder_decoder else base
-
-
-def head_counts(config: PreTrainedConfig) -> dict[str, int]:
-    """`layers`, `heads`, `kv_heads`, `head_dim` and `hidden`, whatever the family calls them; of the encoder of two.
-
-    Raises
-    ------
-    UnsupportedModel
-        The config does not give one of them as one whole number.
-    """
-    try:
-        text = config.get_text_config()
-    except ValueError as error:
-        raise UnsupportedModel(f"{config.model_type!r} holds several text models: {error}") from None
-    if not isinstance(text, PreTrainedConfig):
-        raise UnsupportedModel(f"The config of {config.model_type!r} should hold that of a text model, got {text!r}.")
-    layers = _whole(text, "num_hidden_layers", "num_layers", "n_layer", "n_layers")
-    heads = _whole(text, "num_attention_heads", "num_heads", "n_head", "n_heads")
-    hidden = _whole(text, "hidden_size", "d_model", "n_embd", "dim")
-    sizes = {"kv_heads": _key_value_heads(text, heads), "head_dim": _head_dim(text, hidden, heads)}
-    return {"layers": layers, "heads": heads, **sizes, "hidden": hidden}
 
 
 def local_head_counts(name: str) -> dict[str, int] | None:
@@ -163,15 +181,17 @@ _UNFIT = (ValueError, LookupError, TypeError, AttributeError, AssertionError, St
 _LOADING_ERRORS = (*_UNREADABLE, *_UNFIT)
 
 
-def _load_weights(checkpoint: Checkpoint, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
+def _load_weights(checkpoint: Checkpoint, choose: ChooseClass, dtype: str, trust_remote_code: bool) -> PreTrainedModel:
+    config: PreTrainedConfig | None = None
     options: dict[str, Any] = {"gguf_file": checkpoint.gguf}
     if checkpoint.gguf is None:
         config = _load_config(checkpoint, trust_remote_code)
         head_counts(config)  # before gigabytes are read
         _check_weight_files(checkpoint)
         options = {"config": config, "use_safetensors": True, "trust_remote_code": trust_remote_code}
+    auto = choose(checkpoint, config)
     try:
-        model, report = AutoModel.from_pretrained(
+        model, report = auto.from_pretrained(
             checkpoint.folder, dtype=dtype, output_loading_info=True, local_files_only=True, **options
         )
     except _LOADING_ERRORS as error:
@@ -179,6 +199,38 @@ def _load_weights(checkpoint: Checkpoint, dtype: str, trust_remote_code: bool) -
     _check_complete(checkpoint, model, report["missing_keys"])
     _check_all_used(checkpoint, model, report["unexpected_keys"])
     return model
+
+
+def _base_class(checkpoint: Checkpoint, config: PreTrainedConfig | None) -> AutoClass:
+    return AutoModel
+
+
+def _named_class(checkpoint: Checkpoint, config: PreTrainedConfig | None) -> AutoClass:
+    """The Auto class that makes the class which the config names."""
+    if config is None:
+        return AutoModelForCausalLM  # what .gguf files hold
+    names = config.architectures or []
+    if len(names) != 1:
+        raise UnsupportedModel(
+            f"config.json of {checkpoint.name!r} must name one class in architectures, got {config.architectures!r}; "
+            f"so it is not known which head the model has."
+        )
+    auto = next((auto for auto, made in _classes_made(config).items() if names[0] in made), None)
+    if auto is None:
+        raise UnsupportedModel(
+            f"config.json of {checkpoint.name!r} names the class {names[0]}, which no Auto class of transformers "
+            f"{transformers.__version__} makes of a {family_of(config)!r}."
+        )
+    return getattr(modeling_auto, auto)
+
+
+def _classes_made(config: PreTrainedConfig) -> dict[str, tuple[str, ...]]:
+    """By Auto class the names of the classes that it makes from a config, its own code included."""
+    prefix = PRUNED_CLASS if is_pruned_type(config.model_type) else ""
+    known = {auto: tuple(prefix + name for name in names) for auto, names in class_names(family_of(config)).items()}
+    paths = getattr(config, "auto_map", None) or {}
+    own = {auto: (path.split(".")[-1],) for auto, path in paths.items() if auto.startswith("AutoModel")}
+    return {auto: names for auto, names in {**known, **own}.items() if hasattr(modeling_auto, auto)}
 
 
 def _load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedConfig:
@@ -189,6 +241,8 @@ def _load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedC
             f"here goes before the model hub)."
         )
     raw = read_json(path, checkpoint.name)
+    if is_pruned_type(raw.get("model_type")):
+        trust_remote_code = False  # headlens has these classes itself, whatever code comes with the checkpoint
     if not trust_remote_code:
         _check_family(raw.get("model_type"), "auto_map" in raw, checkpoint.name)
     try:
@@ -199,7 +253,7 @@ def _load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedC
 
 def _check_family(family: object, has_code: bool, name: str) -> None:
     is_known = isinstance(family, str) and family in CONFIG_MAPPING
-    if is_known and family in MODEL_MAPPING_NAMES:
+    if is_known and (family in modeling_auto.MODEL_MAPPING_NAMES or is_pruned_type(family)):
         return
     if has_code and not is_known:
         raise UnsupportedModel(
@@ -239,8 +293,9 @@ def _check_readable(file: Path, name: str) -> None:
 
 
 def _check_complete(checkpoint: Checkpoint, model: PreTrainedModel, missing_keys: set[str]) -> None:
-    # a pooler comes after all attention, and many checkpoints have none
-    missing = sorted(key for key in missing_keys if "pooler" not in key.split("."))
+    # a pooler comes after all attention, and many checkpoints have none; but a head may read it
+    may_lack_pooler = model.base_model is model
+    missing = sorted(key for key in missing_keys if not (may_lack_pooler and "pooler" in key.split(".")))
     if missing:
         raise UnsupportedModel(
             f"{checkpoint.name!r} as a {type(model).__name__}: {len(missing)} of {len(model.state_dict())} weights are "
@@ -301,15 +356,25 @@ def _provenance(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Any
 
 
 def facts_of(model: PreTrainedModel) -> dict[str, Any]:
-    """What a model says of itself, as plain values: family, class, sizes, dtype."""
+    """What a model says of itself, as plain values: family, class, sizes, dtype.
+
+    Sizes are those of the original model. Of a pruned one `heads_kept` counts the heads that are there, and `plan`
+    says which.
+    """
     return {
-        "family": model.config.model_type,
+        "family": family_of(model),
         "class": type(model).__name__,
         **head_counts(model.config),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "dtype": str(model.dtype).removeprefix("torch."),
         "is_encoder_decoder": bool(model.config.is_encoder_decoder),
+        **_pruned_facts(model),
     }
+
+
+def _pruned_facts(model: PreTrainedModel) -> dict[str, Any]:
+    plan = plan_of(model.config)
+    return {} if plan is None or not plan.removed else {"heads_kept": plan.n_kept, "plan": plan.to_dict()}
 
 
 def _digest(files: list[Path]) -> str:
@@ -326,37 +391,6 @@ def _file_digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------- reading of a config
-
-
-def _whole(config: PreTrainedConfig, *names: str) -> int:
-    value = next((value for name in names if (value := getattr(config, name, None)) is not None), None)
-    if not isinstance(value, int) or value < 1:
-        raise UnsupportedModel(
-            f"The config of {config.model_type!r} must give {names[0]} as a whole number, got {value!r}."
-        )
-    return value
-
-
-def _key_value_heads(config: PreTrainedConfig, heads: int) -> int:
-    if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
-        return 1  # GPTBigCode and the first Falcon
-    if all(getattr(config, name, None) is None for name in ("num_key_value_heads", "num_kv_heads")):
-        return heads
-    return _whole(config, "num_key_value_heads", "num_kv_heads")
-
-
-def _head_dim(config: PreTrainedConfig, hidden: int, heads: int) -> int:
-    if getattr(config, "qk_nope_head_dim", None) and getattr(config, "qk_rope_head_dim", None):
-        # latent attention, where head_dim names only one part of it
-        return int(config.qk_nope_head_dim) + int(config.qk_rope_head_dim)
-    if getattr(config, "head_dim", None) is not None:
-        return _whole(config, "head_dim")
-    if hidden % heads:
-        raise UnsupportedModel(f"The config of {config.model_type!r} has {heads} heads for a hidden size of {hidden}.")
-    return hidden // heads
-
-
 def _check_device(device: str, dtype: str) -> None:
     wanted = torch.float32 if dtype == "auto" else getattr(torch, dtype)
     try:
@@ -370,38 +404,6 @@ def _check_device(device: str, dtype: str) -> None:
             f"The device {device!r} does not exist here, or it has no {dtype}; torch {torch.__version__} finds: "
             f"{', '.join(known)}."
         ) from None
-
-
-_SETTINGS = threading.RLock()  # the settings and stderr belong to all threads
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep reports, warnings and progress bars of transformers from the user, and put all settings back. One thread at
-    a time: of two, the second would put back what the first has set."""
-    with _SETTINGS, _hushed():
-        yield
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    level, hub_level = transformers_logging.get_verbosity(), hub.logging.get_verbosity()
-    has_bars, hub_has_bars = transformers_logging.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
-    # stderr as well: the progress bar of .gguf files asks no setting
-    with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-        warnings.simplefilter("ignore")
-        transformers_logging.set_verbosity(logging.CRITICAL)
-        hub.logging.set_verbosity(logging.CRITICAL)
-        transformers_logging.disable_progress_bar()
-        try:
-            yield
-        finally:
-            transformers_logging.set_verbosity(level)
-            hub.logging.set_verbosity(hub_level)
-            if has_bars:
-                transformers_logging.enable_progress_bar()  # those of the hub too
-            if not hub_has_bars:
-                hub.disable_progress_bars()
 
 
 def _why(error: BaseException) -> str:
