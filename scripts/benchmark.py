@@ -1,4 +1,4 @@
-"""What a profile costs beside the model's own forward pass, in time and in memory.
+"""What a profile, and leaving out every head, cost beside the model's own forward pass, in time and in memory.
 
     python scripts/benchmark.py                 # about five minutes on two cores
     python scripts/benchmark.py --quick         # half of that, fewer repeats
@@ -6,8 +6,9 @@
 Time: the pass over 200 sentences with all analyzers, against the base model alone under sdpa over the same batches;
 with --treebank also the pass over all its sentences with syntax, coreference left out as it reads other inputs.
 Both are run in turn, A B A B, and what counts is the median of the paired ratios; start-up, loading, self-check,
-statistics and report are not part of it. Memory: how far one text of 2,048 tokens lifts the resident memory of a fresh
-process, in a random GPT-2-small, profile against sdpa.
+statistics and report are not part of it. Heads left out: the time of one head, when all of MiniLM's are left out one at
+a time, against the pass over the same batches. Memory: how far one text of 2,048 tokens lifts the resident memory of a
+fresh process, in a random GPT-2-small, profile against sdpa.
 """
 
 from __future__ import annotations
@@ -36,11 +37,16 @@ from headlens.analyzers import ANALYZERS, Scorer
 from headlens.annotated import read_sentences
 from headlens.corpora import read_corpus, sample_path
 from headlens.encode import encode
-from headlens.models import load_model
+from headlens.importance.inputs import TextBatch, text_batches
+from headlens.importance.leave_one_out import leave_one_out
+from headlens.importance.objectives import cosine_distortion
+from headlens.models import LoadedModel, load_model
 from headlens.records import Batch
 
 LONG = 2048  # tokens of the text for the memory figure
-TARGETS = {"minilm": 1.3, "bert-base (random)": 1.3, "minilm, treebank": 1.4, "memory": 1.2}
+LEFT_OUT = "minilm, a head left out"
+LEFT_OUT_SENTENCES = 48  # all heads take as long as some 40 passes
+TARGETS = {"minilm": 1.3, "bert-base (random)": 1.3, "minilm, treebank": 1.4, LEFT_OUT: 0.6, "memory": 1.2}
 
 
 def main(
@@ -74,9 +80,11 @@ def main(
         figures["minilm, treebank"] = time_pass(
             loaded.model, reading.encoded.batches, 3 if quick else repeats, reading.analyzers
         )
+    figures[LEFT_OUT] = time_leave_one_out(loaded, [document.text for document in documents], 3 if quick else repeats)
     memory = {way: median(peak_in_fresh_process(way) for _ in range(3)) for way in ("sdpa", "profile")}
     ratios = {
         "profile_vs_limit": figures["bert-base (random)"]["ratio"],
+        "leave_one_out_vs_forwards": figures[LEFT_OUT]["ratio"],
         "memory_2048_vs_sdpa": memory["profile"] / memory["sdpa"],
     }
     table = as_table(figures, memory)
@@ -111,7 +119,30 @@ def time_pass(
         analyze(model, fresh, scorers, documents=1 + max(int(batch.document.max()) for batch in batches))
 
     plain(), profiled()
-    pairs = [(seconds(plain), seconds(profiled)) for _ in range(repeats)]
+    return paired([(seconds(plain), seconds(profiled)) for _ in range(repeats)], batches)
+
+
+def time_leave_one_out(loaded: LoadedModel, texts: Sequence[str], repeats: int) -> dict[str, float]:
+    """Median seconds of a plain pass and of one head, when all are left out, and the median of their paired ratios."""
+    batches = text_batches(texts[:LEFT_OUT_SENTENCES], loaded.require_tokenizer())
+    objective = cosine_distortion(loaded.model, batches)
+    heads = loaded.provenance["layers"] * loaded.provenance["heads"]
+    passes = heads // 8  # a single one is too short to be timed
+
+    def plain() -> None:
+        with torch.inference_mode():
+            for batch in batches * passes:
+                loaded.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+
+    def left_out() -> None:
+        leave_one_out(loaded.model, objective)
+
+    plain(), left_out()
+    pairs = [(seconds(plain) / passes, seconds(left_out) / heads) for _ in range(repeats)]
+    return paired(pairs, batches)
+
+
+def paired(pairs: Sequence[tuple[float, float]], batches: Sequence[Batch | TextBatch]) -> dict[str, float]:
     ratios = sorted(b / a for a, b in pairs)
     return {
         "inputs": sum(len(batch.input_ids) for batch in batches),
@@ -171,7 +202,7 @@ def memory(which: str) -> int:
 
 
 def as_table(figures: dict[str, dict[str, float]], memory: dict[str, float]) -> Table:
-    table = Table("what", "plain sdpa", "profile", "ratio", "lowest to highest", "target")
+    table = Table("what", "plain sdpa", "headlens", "ratio", "lowest to highest", "target")
     for name, f in figures.items():
         table.add_row(
             f"{name}, seconds",
@@ -210,12 +241,13 @@ def as_markdown(figures: dict[str, dict[str, float]], memory: dict[str, float]) 
             "# What a profile costs",
             "",
             "The pass over the corpus with all analyzers, against the base model alone under sdpa over the same",
-            "batches: median of paired runs in turn, and the range of the ratios. Made by",
+            "batches: median of paired runs in turn, and the range of the ratios. A head left out: the time of one,",
+            "when all heads are left out one at a time. Made by",
             "`python scripts/benchmark.py --out reports/benchmark`",
             f"on {facts['date']}; {facts['cpu']}, {facts['threads']} threads, torch {facts['torch']}, "
             f"transformers {facts['transformers']}.",
             "",
-            "| what | plain sdpa | profile | ratio | target |",
+            "| what | plain sdpa | headlens | ratio | target |",
             "| --- | ---: | ---: | ---: | ---: |",
             *rows,
             "",

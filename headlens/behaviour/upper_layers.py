@@ -22,7 +22,7 @@ class UpperLayers:
 
     def __init__(self, network: PreTrainedModel) -> None:
         self.network = network
-        self.layers = _layers(network)
+        self.layers = layers_of(network)
         self._given: dict[int, list[Any]] = {}  # by input, what each layer gave
 
     def run(self, number: int, below: int, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -60,10 +60,29 @@ class UpperLayers:
     def _left_out(self, number: int, below: int) -> Iterator[None]:
         with ExitStack() as stack:
             for layer, output in zip(self.layers[:below], self._given[number], strict=False):
-                own = layer.__dict__.get("forward")
-                stack.callback(partial(_put_back, layer, own))
-                layer.forward = partial(_give, output)
+                stack.enter_context(giving(layer, output))
             yield
+
+
+@contextmanager
+def giving(module: nn.Module, output: Any) -> Iterator[None]:
+    """Within this context `module` computes nothing and gives `output`, whatever it is called with."""
+    own = module.__dict__.get("forward")
+    module.forward = partial(_give, output)
+    try:
+        yield
+    finally:
+        _put_back(module, own)
+
+
+def layers_of(network: PreTrainedModel) -> list[nn.Module]:
+    """The module of each layer, in order; none where one serves several layers, or something else stands there."""
+    sites = attention_sites(network)
+    found = [_layer_of(network, site.name) for site in sites]
+    if any(site.is_shared or site.stack != sites[0].stack for site in sites) or None in found:
+        return []
+    layers = [layer for layer in found if layer is not None]
+    return layers if len({id(layer) for layer in layers}) == len(layers) else []
 
 
 def _give(output: Any, *_: Any, **__: Any) -> Any:
@@ -75,16 +94,6 @@ def _put_back(layer: nn.Module, own: Any) -> None:
         del layer.forward
     else:
         layer.forward = own
-
-
-def _layers(network: PreTrainedModel) -> list[nn.Module]:
-    """The module of each layer, in order; none where one serves several layers, or something else stands there."""
-    sites = attention_sites(network)
-    found = [_layer_of(network, site.name) for site in sites]
-    if any(site.is_shared or site.stack != sites[0].stack for site in sites) or None in found:
-        return []
-    layers = [layer for layer in found if layer is not None]
-    return layers if len({id(layer) for layer in layers}) == len(layers) else []
 
 
 def _layer_of(network: PreTrainedModel, name: str) -> nn.Module | None:

@@ -1,0 +1,109 @@
+"""Real weights and real text: what leaving heads out, and searching, gives on MiniLM. Without training.
+
+256 sentences score, 245 others measure: 1 - cosine between sentence vectors with and without the heads, whose mean over
+all other text is kept in the output bias; and Spearman's rho of cosines with human similarity. With all heads rho is
+.9134, with none .811; a random half of the heads gives .863 on average.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headlens.importance.greedy import greedy
+from headlens.importance.inputs import text_batches
+from headlens.importance.leave_one_out import leave_one_out
+from headlens.importance.objectives import CosineDistortion, cosine_distortion, mean_pooled
+from headlens.importance.result import Importance, spearman
+from headlens.models import LoadedModel, load_model
+from headlens.surgery.apply import apply_plan
+from headlens.surgery.fills import Means, mean_contexts
+from headlens.surgery.present import full_plan
+
+pytestmark = pytest.mark.measured
+
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Real:
+    loaded: LoadedModel
+    means: Means
+    scored: CosineDistortion
+    held: Sequence[str]
+    pairs: Sequence[tuple[str, str, float]]
+
+    def vectors(self, model: PreTrainedModel, texts: Sequence[str]) -> Tensor:
+        found: list[Tensor] = [torch.zeros(0)] * len(texts)
+        with torch.inference_mode():
+            for batch in text_batches(texts, self.loaded.require_tokenizer()):
+                hidden = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
+                for example, one in zip(batch.example.tolist(), mean_pooled(hidden, batch.attention_mask), strict=True):
+                    found[example] = one / one.norm()
+        return torch.stack(found)
+
+    def without(self, heads: Sequence[Head]) -> PreTrainedModel:
+        network = self.loaded.model
+        return apply_plan(network, full_plan(network).without(heads), fill=self.means) if heads else network
+
+    def distortion(self, heads: Sequence[Head]) -> float:
+        before, after = (self.vectors(self.without(some), self.held) for some in ([], heads))
+        return float((1 - (before * after).sum(dim=-1)).mean())
+
+    def similarity(self, heads: Sequence[Head]) -> float:
+        model = self.without(heads)
+        one, other = (self.vectors(model, [pair[place] for pair in self.pairs]) for place in (0, 1))
+        return float(spearmanr((one * other).sum(dim=-1), [score for *_, score in self.pairs]).statistic)
+
+
+@pytest.fixture(scope="module")
+def real(data_folder: Path, minilm_path: Path) -> Real:
+    lines = (data_folder / "ud" / "en_ewt-ud-dev.conllu").read_text(encoding="utf-8").splitlines()
+    texts = [line.removeprefix("# text = ") for line in lines if line.startswith("# text = ")]
+    random.Random(0).shuffle(texts)
+    scored, held, others = texts[:256], texts[256:501], texts[501:]
+    with (data_folder / "eval" / "sts" / "stsb-captions-dev-en.csv").open(encoding="utf-8") as file:
+        pairs = [(row["sentence1"], row["sentence2"], float(row["score"])) for row in csv.DictReader(file)]
+    loaded = load_model(str(minilm_path), check=False)
+    tokenizer = loaded.require_tokenizer()
+    means = mean_contexts(loaded.model, text_batches(scored + others, tokenizer))
+    objective = cosine_distortion(loaded.model, text_batches(scored, tokenizer))
+    return Real(loaded, means, objective, held, pairs)
+
+
+def first_to_go(importance: Importance, count: int) -> list[Head]:
+    order = np.argsort(importance.values, axis=None, kind="stable")[:count]
+    return [(int(place) // 12, int(place) % 12) for place in order]
+
+
+def test_the_model_as_it_is(real: Real) -> None:
+    assert real.similarity([]) == pytest.approx(0.9134, abs=1e-3)
+
+
+def test_leave_one_out(real: Real) -> None:
+    """Measured before by a forward pass of our own over explicit heads: .0192, .0619, .1629, and rho .968."""
+    mean = leave_one_out(real.loaded.model, real.scored, ablation="mean", means=real.means)
+    zero = leave_one_out(real.loaded.model, real.scored, ablation="zero")
+    distortions = [real.distortion(first_to_go(mean, count)) for count in (14, 29, 43)]
+    assert distortions == pytest.approx([0.0192, 0.0619, 0.1629], rel=0.01)
+    assert float(spearman(mean.values.ravel(), zero.values.ravel())) == pytest.approx(0.968, abs=0.003)
+    assert mean.split_half().halves > 0.97
+
+
+def test_greedy_search(real: Real) -> None:
+    found = greedy(real.loaded.model, real.scored, remove=58, means=real.means)
+    assert real.distortion(first_to_go(found, 36)) <= 0.095
+    similarity = {count: real.similarity(first_to_go(found, count)) for count in (36, 43, 58)}
+    assert similarity[36] >= 0.907
+    assert similarity[43] >= 0.902
+    assert similarity[58] >= 0.87
