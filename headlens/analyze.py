@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headlens.analyzers import Analyzer, Scorer, Sums, WordAnalyzer
+from headlens.arch import Site, heads_present
 from headlens.capture import Way, capture
 from headlens.errors import CaptureError, CorpusError
 from headlens.pooling import WordPooling
@@ -31,6 +32,8 @@ def analyze(
 ) -> Tally:
     """Run `model` once over `batches` and sum what every analyzer observes, by layer and by fold of documents.
 
+    Of a pruned model the sums of every head stand in the place that it has in the original; see `Tally.present`.
+
     Parameters
     ----------
     model
@@ -47,13 +50,14 @@ def analyze(
     CorpusError
         There is no batch.
     CaptureError
-        A layer reported nothing, or gave NaN.
+        A layer reported nothing, or gave NaN, or the model has no heads left.
     """
     tally = Tally(analyzers, min(documents, MAX_FOLDS))
     ran = False
     device = next(model.parameters()).device
     for batch in batches:
         observed = _observe_batch(model, batch.to(device), analyzers, way)
+        tally.present = observed.present
         tally.add(observed.model, observed.uniform, batch.document.to(device))
         if progress is not None:
             progress(int(batch.attention_mask.sum()))
@@ -69,6 +73,7 @@ class _Observed:
 
     model: dict[str, dict[str, Tensor]]
     uniform: dict[str, dict[str, Tensor]]
+    present: Tensor | None  # [layer, head] of the original model; None: no head is missing
 
 
 class _Enough(Exception):
@@ -87,19 +92,25 @@ def _observe_batch(model: nn.Module, batch: Batch, analyzers: Sequence[Scorer], 
             raise _Enough
 
     with torch.inference_mode(), capture(model, observe, way=way) as sites:
-        last = max(site.layer for site in sites)
         if len({site.stack for site in sites}) > 1:
             raise CaptureError("The model has several attention stacks; analyze one, such as model.get_encoder().")
+        with_heads = [site.layer for site in sites if not site.is_empty]
+        if not with_heads:
+            raise CaptureError("All heads of the model were removed, so there is none to score.")
+        last = max(with_heads)
         with suppress(_Enough):
             model(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long(), **_without_cache(model))
-        if sorted(by_layer) != list(range(len(sites))):
-            raise CaptureError(f"Of {len(sites)} attention layers only {sorted(by_layer)} reported to headlens.")
+        if sorted(by_layer) != sorted(with_heads):
+            raise CaptureError(f"Of {len(with_heads)} attention layers only {sorted(by_layer)} reported to headlens.")
         uniform = _LayerSums(analyzers, batch)
         for attention in _uniform_head(batch, causal[0]):
             uniform.add(attention)
-    layers = [by_layer[layer].sums for layer in range(len(sites))]
+    layers = {layer: by_layer[layer].sums for layer in sorted(with_heads)}
     _refuse_nan(layers, batch)
-    return _Observed(_stacked(layers, analyzers), _stacked([uniform.sums], analyzers))
+    present = heads_present(sites)
+    if present is not None:
+        layers = {site.layer: _in_original_places(site, layers) for site in sites}
+    return _Observed(_stacked(list(layers.values()), analyzers), _stacked([uniform.sums], analyzers), present)
 
 
 class _LayerSums:
@@ -157,8 +168,26 @@ def _without_cache(model: nn.Module) -> dict[str, bool]:
     return {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", None) is not None else {}
 
 
-def _refuse_nan(layers: Sequence[dict[tuple[str, str], Tensor]], batch: Batch) -> None:
-    for layer, sums in enumerate(layers):
+def _in_original_places(site: Site, layers: dict[int, dict[tuple[str, str], Tensor]]) -> dict[tuple[str, str], Tensor]:
+    """The sums of a layer with its heads where they are in the original model, and 0 for those that were removed.
+
+    Sums that are single in all layers stay so, and stand for all heads: those that a layer's heads have in common, and
+    where no layer has two heads those of its only one. A layer without heads gets the common sums of another layer.
+    """
+    found = layers.get(site.layer, {})
+    placed = {}
+    for name, like in next(iter(layers.values())).items():
+        if all(sums[name].shape[1] == 1 for sums in layers.values()):
+            placed[name] = found.get(name, like)
+            continue
+        placed[name] = like.new_zeros(len(like), site.heads_before or 0, *like.shape[2:])
+        if name in found:
+            placed[name][:, list(site.heads or ())] = found[name]
+    return placed
+
+
+def _refuse_nan(layers: dict[int, dict[tuple[str, str], Tensor]], batch: Batch) -> None:
+    for layer, sums in layers.items():
         for value in sums.values():
             broken = ~value.flatten(1).isfinite().all(dim=1)
             if broken.any():

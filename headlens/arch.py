@@ -9,18 +9,21 @@ from __future__ import annotations
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headlens.attention import MultiHeadAttention
-from headlens.errors import UnsupportedModel
+from headlens.errors import PlanError, UnsupportedModel
+from headlens.plan import plan_of
 from headlens.records import Stack
+
+FAMILY_PREFIX = "headlens_"  # of the model_type of a pruned checkpoint, before that of the original
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,27 @@ class Site:
     stack: Stack
     layer: int  # 0-based within the stack
     is_shared: bool = False  # the module serves the following layers of its stack too
+    heads: tuple[int, ...] | None = None  # those that are there, by their original numbers; None: all of them
+    heads_before: int | None = None  # of the layer of the original model, where `heads` is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """All heads were removed: nothing is captured here, and the layer adds its output bias alone."""
+        return self.heads == ()
 
     def __str__(self) -> str:
         return f"{self.stack} layer {self.layer} ({self.name})"
 
 
 def attention_sites(model: Any) -> list[Site]:
-    """Every attention layer of `model`, in the order of its modules.
+    """Every attention layer of `model`, in the order of its modules, those that have lost all heads included.
 
     Raises
     ------
     UnsupportedModel
         No module of the model calls transformers' attention interface.
+    PlanError
+        The config holds a plan for another number of layers than the model has.
     """
     if not isinstance(model, nn.Module):
         raise UnsupportedModel(f"Expected a model, got {type(model).__name__}; of what load_model gave, pass `.model`.")
@@ -80,14 +92,30 @@ def attention_sites(model: Any) -> list[Site]:
     if not found:
         raise UnsupportedModel(_why_not(model))
     config = getattr(model, "config", None)
-    shared = SPECS.get(_family(model), _LLAMA).is_shared
+    shared = SPECS.get(family_of(model), _LLAMA).is_shared
     counts: Counter[Stack] = Counter()
     sites = []
     for name, module in _in_order_of_calls(found, config) if shared else found:
         stack = _stack_of(name, module, bool(getattr(config, "is_encoder_decoder", False)))
         sites.append(Site(name, module, stack, counts[stack], shared))
         counts[stack] += 1
-    return sites
+    return _as_pruned(sites, config)
+
+
+def heads_present(sites: Sequence[Site]) -> Bool[Tensor, "layer head"] | None:
+    """Which heads of the original model are there, of the sites of one stack; None where none is missing."""
+    if any(site.heads is None or site.heads_before is None for site in sites):
+        return None
+    present = torch.zeros(len(sites), sites[0].heads_before or 0, dtype=torch.bool)
+    for site in sites:
+        present[site.layer, list(site.heads or ())] = True
+    return present
+
+
+def family_of(model: Any) -> str:
+    """The model_type of a model or config; of a pruned one that of the original."""
+    config = getattr(model, "config", model)
+    return str(getattr(config, "model_type", type(model).__name__)).removeprefix(FAMILY_PREFIX)
 
 
 def output_projection(model: nn.Module, site: Site) -> nn.Module:
@@ -100,7 +128,7 @@ def output_projection(model: nn.Module, site: Site) -> nn.Module:
     """
     if isinstance(site.module, MultiHeadAttention):
         return site.module.o_proj
-    family = _family(model)
+    family = family_of(model)
     if family not in SPECS:
         raise UnsupportedModel(
             f"Where {family!r} keeps its output projections is not known (known: {', '.join(sorted(SPECS))}). "
@@ -122,7 +150,7 @@ def output_weight(projection: nn.Module, heads: int) -> Float[Tensor, "head dim 
     """W_O cut into the part of every head, so that head h adds `context_h @ W[h]` to the layer's output."""
     weight = projection.weight if is_transposed(projection) else projection.weight.T  # [in, out]
     assert isinstance(weight, Tensor)
-    return weight.reshape(heads, weight.shape[0] // heads, weight.shape[1])
+    return weight.reshape(heads, weight.shape[0] // max(heads, 1), weight.shape[1])
 
 
 def output_bias(projection: nn.Module) -> Float[Tensor, " hidden"] | None:
@@ -160,8 +188,22 @@ def _fallback_of(forward: Callable[..., Any]) -> str | None:
     return None if found is None else found[1]
 
 
-def _family(model: nn.Module) -> str:
-    return str(getattr(getattr(model, "config", None), "model_type", type(model).__name__))
+def _as_pruned(sites: list[Site], config: Any) -> list[Site]:
+    """With the heads that a plan in the config has left. It is for the stack that comes first: of two the encoder."""
+    plan = plan_of(config)
+    if plan is None or all(kept == tuple(range(plan.heads)) for kept in plan.kept):
+        return sites
+    own = [site for site in sites if site.stack == sites[0].stack]
+    if len(own) != plan.layers:
+        raise PlanError(
+            f"The plan in the config is for {plan.layers} layers of heads and the model has {len(own)}: it is that of "
+            f"another model; take the checkpoint as it was saved."
+        )
+    kept = {(site.stack, site.layer): plan.kept[site.layer] for site in own}
+    return [
+        replace(site, heads=kept[site.stack, site.layer], heads_before=plan.heads) if site in own else site
+        for site in sites
+    ]
 
 
 def _stack_of(name: str, module: nn.Module, is_encoder_decoder: bool) -> Stack:
@@ -184,7 +226,7 @@ def _in_order_of_calls(found: list[tuple[str, nn.Module]], config: Any) -> list[
 
 def _why_not(model: nn.Module) -> str:
     return (
-        f"{type(model).__name__} (model_type {_family(model)!r}) computes its attention in code of its own instead of "
-        f"transformers' attention interface, so its heads cannot be watched; models such as BERT, RoBERTa, GPT-2, "
+        f"{type(model).__name__} (model_type {family_of(model)!r}) computes its attention in code of its own instead "
+        f"of transformers' attention interface, so its heads cannot be watched; models such as BERT, RoBERTa, GPT-2, "
         f"GPT-NeoX, OPT, Llama, Mistral, Qwen, Gemma, T5 or BART can."
     )

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from headlens.arch import SPECS, Site, attention_sites, eager_function
+from headlens.arch import SPECS, Site, attention_sites, eager_function, family_of
 from headlens.attention import MultiHeadAttention
 from headlens.errors import CaptureError, UnsupportedModel
 from headlens.gates import gates_by_stack
@@ -63,6 +63,9 @@ def capture(
     must take what it needs. Rows and keys of padding are delivered as the model computed them; leave them out by the
     attention mask. In the exact way `generate()` works too, each step bringing the rows of its new tokens.
 
+    Of a pruned model `LayerAttention.head_ids` tells which heads of the original they are. A layer that has lost all
+    its heads is among the sites, and nothing comes from it.
+
     Parameters
     ----------
     model
@@ -72,7 +75,8 @@ def capture(
         Called once per attention layer, or once per slice.
     gates
         [layer, head] or [batch, layer, head]: multiplies every head's output before W_O, 0 silences the head.
-        Gradients flow to them. A model of several stacks takes a dict by stack ("encoder", "decoder", "cross").
+        Heads count as in the original model; the gate of one that was removed does nothing. Gradients flow to them. A
+        model of several stacks takes a dict by stack ("encoder", "decoder", "cross").
     way
         "exact" or "fast", as above. The scores of both agree to 1e-6 in float32. "both" delivers each layer's slices,
         if the fast way has any for it, and then the exact whole, with which the model goes on.
@@ -137,7 +141,8 @@ class _Tap:
             raise CaptureError(
                 f"gates are for a batch of {gates.shape[0]}, the model runs a batch of {query.shape[0]}."
             )
-        return gates[..., site.layer, :].reshape(-1, gates.shape[-1], 1, 1).to(query)
+        of_layer = gates[..., site.layer, :] if site.heads is None else gates[..., site.layer, list(site.heads)]
+        return of_layer.reshape(-1, of_layer.shape[-1], 1, 1).to(query)
 
 
 # By attention module, and by model with a forward of its own. What is hung on a model looks here and holds no tap, so
@@ -157,6 +162,10 @@ def _attend(
         return _eager(module, query, key, value, attention_mask, is_causal, kwargs)
     _refuse_training(module)
     site = tap.next_site(module)
+    if site.heads is not None:
+        _check_count(site, query)
+    if site.is_empty:
+        return _of_no_heads(query, key, value)
     if tap.way != "exact" and _is_plain(module, kwargs):
         sliced = _attend_in_slices(tap, site, query, key, value, attention_mask, is_causal, kwargs.get("scaling"))
         if tap.way == "fast":
@@ -174,10 +183,24 @@ def _attend(
         site.stack,
         is_causal,
         kwargs.get("scaling"),
+        head_ids=site.heads,
     )
     tap.deliver(attention)
     gate = tap.gate(site, query)
     return (context if gate is None else context * gate.transpose(1, 2)), probs
+
+
+def _check_count(site: Site, query: Tensor) -> None:
+    if query.shape[1] != len(site.heads or ()):
+        raise CaptureError(
+            f"{site} computes {query.shape[1]} heads and the plan in the model's config leaves it "
+            f"{len(site.heads or ())}: which head is which is not known; take the checkpoint as it was saved."
+        )
+
+
+def _of_no_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    batch, _, queries, _ = query.shape
+    return query.new_zeros(batch, queries, 0, value.shape[-1]), query.new_zeros(batch, 0, queries, key.shape[2])
 
 
 def _refuse_training(module: nn.Module) -> None:
@@ -233,7 +256,7 @@ def _attend_in_slices(
         part = mix_values(probs, v)
         tap.deliver(
             LayerAttention(
-                site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale, scores=scores
+                site.layer, q, k, v, probs, part, start + first, site.stack, is_causal, scale, scores, site.heads
             ),
         )
         context[:, first:last] = (part if gate is None else part * gate).transpose(1, 2)
@@ -248,7 +271,7 @@ def _mask(*args: Any, config: Any = None, allow_is_causal_skip: bool = True, **k
 
     Only of the families in SPECS is it known that their modules say so. The others get every causal mask written out.
     """
-    known = getattr(config, "model_type", None) in SPECS
+    known = family_of(config) in SPECS
     return sdpa_mask(*args, config=config, allow_is_causal_skip=allow_is_causal_skip and known, **kwargs)
 
 
@@ -315,10 +338,13 @@ def _own_layer(module: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, prob
         return context
     _refuse_training(module)
     site = tap.next_site(module)
+    if site.heads is not None:
+        _check_count(site, q)
     start = 0 if site.stack == "cross" else max(0, k.shape[2] - q.shape[2])
-    tap.deliver(
-        LayerAttention(site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling)
+    attention = LayerAttention(
+        site.layer, q, k, v, probs, context, start, site.stack, module.is_causal, module.scaling, head_ids=site.heads
     )
+    tap.deliver(attention)
     gate = tap.gate(site, q)
     return context if gate is None else context * gate
 

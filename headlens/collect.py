@@ -17,6 +17,7 @@ from headlens.capture import capture
 from headlens.encode import check_vocabulary, encode_texts, max_length_of, token_strings
 from headlens.errors import CaptureError, CorpusError, UnsupportedModel
 from headlens.models import head_counts, network_of
+from headlens.plan import HeadPlan, plan_of
 from headlens.records import Batch, LayerAttention, Stack
 
 What = Literal["q", "k", "v", "probs", "context", "contribution"]
@@ -30,6 +31,8 @@ class Collected:
 
     q, context [layer, head, token, dim]; k, v [layer, kv, token, dim]; probs [layer, head, query, key];
     contribution [layer, head, token, hidden], what each head adds to the residual stream (the bias belongs to none).
+    Of a pruned model heads, and key/value heads, stand where they stood in the original, and those that were removed
+    are NaN. Where a pruned model gave each head keys and values of its own, `kv` counts heads.
     """
 
     text: str
@@ -67,7 +70,7 @@ def collect(
     Raises
     ------
     CaptureError
-        An unknown name in `what`, or more memory needed than `limit_bytes`.
+        An unknown name in `what`, more memory needed than `limit_bytes`, or a model without any heads.
     CorpusError
         No text, or one that is longer than the model takes.
     """
@@ -101,6 +104,8 @@ def bytes_needed(model: PreTrainedModel, lengths: Sequence[int], what: Sequence[
     """Bytes of float32 arrays for texts of these many tokens."""
     sizes = head_counts(model.config)
     heads, kv, dim, hidden = (sizes[name] for name in ("heads", "kv_heads", "head_dim", "hidden"))
+    if (plan := plan_of(model.config)) is not None:
+        kv = _key_value_heads(plan)[1]
     per_token = {"q": heads * dim, "k": kv * dim, "v": kv * dim, "context": heads * dim, "contribution": heads * hidden}
     numbers = sum(sum(per_token.get(name, heads * n) for name in what) * n for n in lengths)
     return 4 * sizes["layers"] * numbers
@@ -119,23 +124,29 @@ def _check_memory(model: PreTrainedModel, batches: list[Batch], what: Sequence[W
 def _of_batch(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: list[str], batch: Batch, what: Sequence[What]
 ) -> dict[int, Collected]:
-    layers: list[dict[str, torch.Tensor]] = []
+    layers: dict[int, dict[str, torch.Tensor]] = {}
     weights = _w_out(model) if "contribution" in what else {}
 
     def keep(attention: LayerAttention) -> None:
         kept: dict[str, torch.Tensor] = {name: getattr(attention, name) for name in what if name != "contribution"}
         if weights:
             kept["contribution"] = head_contributions(attention.context, weights[attention.stack, attention.layer])
-        layers.append({name: value.float().cpu() for name, value in kept.items()})
+        layers[attention.layer] = {name: value.float().cpu() for name, value in kept.items()}
 
-    with torch.inference_mode(), capture(model, keep):
+    with torch.inference_mode(), capture(model, keep) as sites:
         model(input_ids=batch.input_ids, attention_mask=batch.attention_mask.long())
+    if not layers:
+        raise CaptureError("All heads of the model were removed, so there is nothing to collect.")
+    listed = [layers[layer] for layer in sorted(layers)]
+    plan = plan_of(model.config)
+    if plan is not None and any(site.heads is not None for site in sites):
+        listed = _in_original_places(layers, plan)
     found = {}
     for row, document in enumerate(batch.document.tolist()):
         real = batch.attention_mask[row].cpu()
         arrays = {}
         for name in what:
-            stacked = torch.stack([layer[name][row] for layer in layers])[:, :, real]
+            stacked = torch.stack([layer[name][row] for layer in listed])[:, :, real]
             arrays[name] = (stacked[..., real] if name == "probs" else stacked).numpy()
         ids = batch.input_ids[row].cpu()[real].tolist()
         special = batch.special[row].cpu()[real].numpy()
@@ -143,7 +154,37 @@ def _of_batch(
     return found
 
 
+def _in_original_places(layers: dict[int, dict[str, torch.Tensor]], plan: HeadPlan) -> list[dict[str, torch.Tensor]]:
+    """All layers, with NaN for the heads that were removed."""
+    kv_numbers, kv_heads = _key_value_heads(plan)
+    like = next(iter(layers.values()))
+    placed = []
+    for layer in range(plan.layers):
+        every = {}
+        for name, example in like.items():
+            numbers, count = (kv_numbers[layer], kv_heads) if name in ("k", "v") else (plan.kept[layer], plan.heads)
+            every[name] = example.new_full((len(example), count, *example.shape[2:]), torch.nan)
+            if numbers:
+                every[name][:, list(numbers)] = layers[layer][name]
+        placed.append(every)
+    return placed
+
+
+def _key_value_heads(plan: HeadPlan) -> tuple[list[tuple[int, ...]], int]:
+    """The number of each layer's key/value heads, and of how many: as in the original, or as the query heads are
+    numbered where a head that had shared its keys got some of its own."""
+    share = plan.heads // plan.kv_heads
+    numbers = [tuple(group[0] // share for group in groups) for groups in plan.groups]
+    if all(len(set(of_layer)) == len(of_layer) for of_layer in numbers):
+        return numbers, plan.kv_heads
+    return [tuple(group[0] for group in groups) for groups in plan.groups], plan.heads
+
+
 def _w_out(model: PreTrainedModel) -> dict[tuple[Stack, int], torch.Tensor]:
     heads = head_counts(model.config)["heads"]
-    sites = attention_sites(model)
-    return {(site.stack, site.layer): output_weight(output_projection(model, site), heads) for site in sites}
+    return {
+        (site.stack, site.layer): output_weight(
+            output_projection(model, site), heads if site.heads is None else len(site.heads)
+        )
+        for site in attention_sites(model)
+    }

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from headlens.errors import OutputError, UnsupportedModel
+from headlens.models import head_counts
+from headlens.plan import CONFIG_ENTRY, plan_of
 from headlens.scores import ScoreTable, head_name
+from headlens.surgery import Means, apply_plan
 from headlens.tally import Tally
 
 COPIES = 3
@@ -33,12 +36,19 @@ def reinitialised(model: PreTrainedModel, seed: int) -> PreTrainedModel:
     drawn on the CPU in the default dtype, so a seed gives the same ones everywhere; torch's global random state stays
     as it is. A part that the class makes but `model` was stripped of, such as a pooler, is there again.
 
-    Raises UnsupportedModel where the class does not make such a model from its config: of other sizes after heads
-    were removed, or quantised.
+    Of a pruned model the same heads are removed from the copy. Raises UnsupportedModel where the class does not make
+    such a model from its config: of other sizes, or quantised.
     """
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators, too
-        fresh = type(model)(copy.deepcopy(model.config))
+    fresh = _drawn(model, copy.deepcopy(model.config), seed)
+    plan = plan_of(model.config)
+    if plan is not None and _unlike(fresh, model):  # of its full size: not all configs tell how many heads there are
+        config = copy.deepcopy(model.config)
+        delattr(config, CONFIG_ENTRY)
+        whole = _drawn(model, config, seed)
+        fresh = apply_plan(whole, plan)
+        if _unlike(fresh, model):  # an output bias that the family does not give, for what removed heads go on giving
+            nothing = torch.zeros(plan.heads, head_counts(config)["head_dim"], dtype=torch.float64)
+            fresh = apply_plan(whole, plan, fill=Means([nothing] * plan.layers, 0))
     _check_alike(fresh, model)
     _place_alike(fresh, model)
     return fresh.train(model.training)
@@ -129,18 +139,29 @@ def _pooled_scores(tally: Tally) -> dict[str, Floats]:
         totals = {key: value.double().sum(dim=0).cpu() for key, value in tally.model[analyzer.name].sums.items()}
         support = analyzer.support(totals)
         scores = analyzer.score(totals)
-        found |= {name: value.numpy() for name, value in scores.items() if support[name].max() > 0}
+        found |= {name: tally.where_present(value.numpy()) for name, value in scores.items() if support[name].max() > 0}
     return found
 
 
-def _check_alike(fresh: PreTrainedModel, model: PreTrainedModel) -> None:
+def _drawn(model: PreTrainedModel, config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators, too
+        return type(model)(config)
+
+
+def _unlike(fresh: PreTrainedModel, model: PreTrainedModel) -> list[str]:
+    """Weights of the model that the new one lacks, or has in another shape."""
     made = {name: weight.shape for name, weight in fresh.named_parameters()}
-    wanted = {name: weight.shape for name, weight in model.named_parameters()}
-    unlike = [name for name, shape in wanted.items() if made.get(name) != shape]
+    return [name for name, weight in model.named_parameters() if made.get(name) != weight.shape]
+
+
+def _check_alike(fresh: PreTrainedModel, model: PreTrainedModel) -> None:
+    unlike = _unlike(fresh, model)
     if unlike:
         raise UnsupportedModel(
-            f"A new {type(model).__name__} of the same config differs in {len(unlike)} of {len(wanted)} weights, e.g. "
-            f"{unlike[0]}, so there is no control with random weights; use the model as it was before."
+            f"A new {type(model).__name__} of the same config differs in {len(unlike)} of "
+            f"{len([*model.parameters()])} weights, e.g. {unlike[0]}, so there is no control with random weights; use "
+            f"the model as it was before."
         )
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headlens.arch import family_of
 from headlens.corpora import texts
 from headlens.documents import Document
 from headlens.errors import CorpusError, UnsupportedModel
@@ -206,14 +207,14 @@ def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | Int[T
 def _position_limit(config: PreTrainedConfig) -> int | None:
     names = ("max_position_embeddings", "n_positions", "max_seq_len")
     limit = next((value for name in names if (value := getattr(config, name, None)) is not None), None)
-    if limit is not None and config.model_type in _POSITIONS_AFTER_PADDING:
+    if limit is not None and family_of(config) in _POSITIONS_AFTER_PADDING:
         return limit - _padding_idx(config) - 1
     return limit
 
 
 def _padding_idx(config: PreTrainedConfig) -> int:
     # MPNet has 1 in its code whatever the config says
-    return 1 if config.model_type == "mpnet" or config.pad_token_id is None else config.pad_token_id
+    return 1 if family_of(config) == "mpnet" or config.pad_token_id is None else config.pad_token_id
 
 
 def _check_limits(tokenizer: PreTrainedTokenizerBase, max_length: int, batch_tokens: int) -> None:

@@ -266,12 +266,17 @@ def _of_heads(
     layers: Sequence[WordAttention], plan: _Plan, place: Tensor, word: Tensor, *, is_column: bool
 ) -> Iterator[Tensor]:
     """[decision, head, word] of the plan's heads in each layer: their rows, or columns."""
-    for layer, attention in enumerate(layers):
-        inside = plan.heads[plan.heads // plan.heads_per_layer == layer] % plan.heads_per_layer
+    for attention in layers:
+        inside = plan.heads[plan.heads // plan.heads_per_layer == attention.layer] % plan.heads_per_layer
         if inside.size:
-            head = torch.from_numpy(inside).to(place.device)[None, :]
+            head = torch.tensor(_places_of(inside.tolist(), attention), device=place.device)[None, :]
             probs = attention.probs.transpose(-1, -2) if is_column else attention.probs
             yield probs[place[:, None], head, word[:, None]].float()
+
+
+def _places_of(heads: Sequence[int], attention: WordAttention) -> list[int]:
+    """Where these heads stand in what a layer reports."""
+    return [*heads] if attention.head_ids is None else [attention.head_ids.index(head) for head in heads]
 
 
 # --------------------------------------------------------------------------------------------------- choose and judge

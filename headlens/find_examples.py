@@ -175,9 +175,10 @@ class _Best:
         """One layer on one text; `of_text` has the aims that the text has places for."""
         probs = attention.probs[0].double().cpu().numpy()
         to_special = attention.to_special[0].double().cpu().numpy()
+        numbers = range(len(probs)) if attention.head_ids is None else attention.head_ids
         heads_of: dict[Aim | None, list[int]] = {}
         for head in range(len(probs)):
-            heads_of.setdefault(self.aims.get((attention.layer, head)), []).append(head)
+            heads_of.setdefault(self.aims.get((attention.layer, numbers[head])), []).append(head)
         for aim, heads in heads_of.items():
             if aim is None and not view.is_stretch:
                 found = _by_largest(probs[heads], view)
@@ -186,7 +187,7 @@ class _Best:
             else:
                 continue
             for head, one in zip(heads, found, strict=True):
-                place = (attention.layer, head)
+                place = (attention.layer, numbers[head])
                 if aim is not None:
                     self._reached.setdefault(place, []).append(one.strength)
                 if one.is_shown:

@@ -80,7 +80,7 @@ def _decided(network: PreTrainedModel, passes: Passes, way: Way) -> Tally:
 def _ensembles(network: PreTrainedModel, passes: Passes, syntax: Syntax, way: Way, seed: int) -> list[dict[str, Any]]:
     reading = passes.readings[0]
     sums = passes.tallies[0].model[syntax.name].sums
-    correct = (sums["correct"].cpu() @ syntax.membership).numpy()
+    correct = passes.tallies[0].counts_of_heads((sums["correct"].cpu() @ syntax.membership).numpy())
     attention = word_attention(network, reading.encoded.batches, way=way)
     fold_of = reading.document_of % passes.folds
     found = ensembles(attention, syntax.arcs, fold_of, correct, seed=seed, minimum=MINIMUM)

@@ -23,7 +23,10 @@ def gates_without(shape: tuple[int, int], off: Iterable[tuple[int, int]]) -> Flo
 
 
 def gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Site]) -> dict[Stack, Tensor]:
-    """Gates [layer, head] or [batch, layer, head] of every stack that has some; CaptureError where they do not fit."""
+    """Gates [layer, head] or [batch, layer, head] of every stack that has some; CaptureError where they do not fit.
+
+    Heads are those of the original model, also where some were removed.
+    """
     if gates is None:
         return {}
     tensors = list(gates.values()) if isinstance(gates, Mapping) else [gates]
@@ -48,6 +51,8 @@ def gates_by_stack(gates: Tensor | Mapping[Stack, Tensor] | None, sites: list[Si
 
 
 def _heads_of(site: Site) -> int | None:
+    if site.heads_before is not None:
+        return site.heads_before
     module = site.module
     names = ("num_heads", "num_attention_heads", "n_heads")
     own = next((getattr(module, name) for name in names if isinstance(getattr(module, name, None), int)), None)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedModel
 
-from headlens.arch import attention_sites
+from headlens.arch import attention_sites, heads_present
 from headlens.behaviour.ablation import ablate_heads
 from headlens.corpora import Corpus
 from headlens.effects import task_of
@@ -58,7 +59,8 @@ def on_roles(
     if "ablation" in parts:
         try:
             heads = {
-                head: task_of({one.role.id for one in roles.of(*head)}, is_causal=is_causal) for head in _asked(roles)
+                head: task_of({one.role.id for one in roles.of(*head)}, is_causal=is_causal)
+                for head in _asked(roles, network)
             }
             found.facts["ablation"] = ablate_heads(loaded, batches, heads, seed=seed, say=say).to_dict()
         except (UnsupportedModel, CorpusError) as reason:
@@ -66,6 +68,11 @@ def on_roles(
     return found
 
 
-def _asked(roles: Roles) -> list[tuple[int, int]]:
-    every = list(np.ndindex(roles.n_layers, roles.n_heads))
+def _asked(roles: Roles, network: PreTrainedModel) -> list[tuple[int, int]]:
+    present = heads_present(attention_sites(network))
+    every = [
+        (layer, head)
+        for layer, head in np.ndindex(roles.n_layers, roles.n_heads)
+        if present is None or present[layer, head]
+    ]
     return every if len(every) <= MOST_ABLATED else [head for head in every if roles.of(*head)]

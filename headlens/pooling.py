@@ -38,6 +38,7 @@ class WordPooling:
             to_special=between[..., words:],
             candidates=candidates(self._batch, attention.is_causal),
             is_causal=attention.is_causal,
+            head_ids=attention.head_ids,
         )
 
 

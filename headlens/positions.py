@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headlens.arch import family_of
 from headlens.errors import CaptureError
 from headlens.records import Stack
 
@@ -43,8 +44,9 @@ def _is_left_padded(mask: Tensor) -> bool:
 
 
 def _finds_positions(model: nn.Module) -> bool:
-    family = getattr(getattr(model, "config", None), "model_type", "")
-    return family in _SELF_POSITIONED or any(_FROM_IDS in _source(cls.__module__) for cls in type(model).__mro__)
+    return family_of(model) in _SELF_POSITIONED or any(
+        _FROM_IDS in _source(cls.__module__) for cls in type(model).__mro__
+    )
 
 
 @lru_cache

@@ -93,6 +93,7 @@ class LayerAttention:
     scores: Float[Tensor, "batch head query key"] | None = (
         None  # before the softmax, masked; only the fast way has them
     )
+    head_ids: tuple[int, ...] | None = None  # of a pruned layer: each head's number in the original model
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.probs.shape))
@@ -141,6 +142,7 @@ class WordAttention:
     to_special: Float[Tensor, "batch head word special"]  # from each word to each special token of its input
     candidates: Bool[Tensor, "batch word word_to"]
     is_causal: bool = False
+    head_ids: tuple[int, ...] | None = None  # of a pruned layer: each head's number in the original model
 
     @cached_property
     def row_choice(self) -> Int[Tensor, "batch head word"]:

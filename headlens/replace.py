@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.pytorch_utils import Conv1D
 
-from headlens.arch import Site, attention_sites, output_projection
+from headlens.arch import Site, attention_sites, family_of, output_projection
 from headlens.attention import MultiHeadAttention, Rotary, Weights, as_additive_mask, merge_heads
 from headlens.errors import InvalidAttention, UnsupportedModel
 
@@ -39,7 +39,8 @@ def replace_attention(model: nn.Module) -> None:
     Raises
     ------
     UnsupportedModel
-        Another family, a model with cross-attention, or a layer that has been changed. The model is then untouched.
+        Another family, a model with cross-attention, or a layer that has been changed or has lost all its heads. The
+        model is then untouched.
     """
     family = _family_of(model)
     sites = attention_sites(model)
@@ -122,6 +123,8 @@ class Family:
 
 
 def _read(family: Family, model: nn.Module, site: Site) -> MultiHeadAttention:
+    if site.is_empty:
+        raise UnsupportedModel(f"{site} has lost all its heads, and MultiHeadAttention has one at least.")
     found = {name for name, _ in site.module.named_children()}
     if found != family.parts or isinstance(site.module, MultiHeadAttention):
         raise UnsupportedModel(
@@ -316,7 +319,7 @@ def _refuse(**others: object) -> None:
 
 
 def _family_of(model: nn.Module) -> Family:
-    name = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    name = family_of(model)
     if name not in FAMILIES:
         raise UnsupportedModel(f"How {name!r} lays out its attention is not known here (known: {', '.join(FAMILIES)}).")
     return FAMILIES[name]

@@ -95,7 +95,8 @@ def check_model(model: nn.Module, inputs: Mapping[str, Tensor] | None = None) ->
 
 
 def _check(model: nn.Module, inputs: dict[str, Tensor]) -> SelfCheck:
-    sites = attention_sites(model)
+    every = attention_sites(model)
+    sites = [site for site in every if not site.is_empty]  # nothing comes from a layer without heads
     tolerance = next(TOLERANCES[weight.dtype] for weight in model.parameters() if weight.dtype in TOLERANCES)
     rows = [_real_rows(inputs, site.stack) for site in sites]
     sinks = any(hasattr(site.module, "sinks") for site in sites)
@@ -117,7 +118,8 @@ def _check(model: nn.Module, inputs: dict[str, Tensor]) -> SelfCheck:
             ]
             if not lost.all():
                 pair = (hidden.masked_fill(lost, 0), plain.masked_fill(lost, 0))
-                laws.append(_law("watching changes nothing", [pair], rows[-1:], ["the model's output"], tolerance))
+                real = _real_rows(inputs, every[-1].stack)
+                laws.append(_law("watching changes nothing", [pair], [real], ["the model's output"], tolerance))
             if outputs is not None:
                 heads = "heads' contributions and the bias are the layer's output"
                 laws.append(compare.law(heads, lambda a, i: _as_layer(_summed(a, model, sites[i]), outputs[i])))
@@ -148,6 +150,8 @@ class _Comparison:
 def _law(
     name: str, pairs: list[tuple[Tensor, Tensor]], real: list[Tensor | None], where: list[str], tolerance: float
 ) -> Law:
+    if not pairs:
+        return Law(name, 0.0, tolerance, "no layer")  # all heads were removed
     errors = [_error(a, b, rows) for (a, b), rows in zip(pairs, real, strict=True)]
     worst = max(range(len(errors)), key=lambda i: errors[i] if errors[i] == errors[i] else float("inf"))
     return Law(name, errors[worst], tolerance, where[worst])

@@ -57,12 +57,13 @@ def attention_of(loaded_model: LoadedModel, text: str, layer: int, head: int) ->
     Raises
     ------
     OutputError
-        The model has no such head.
+        The model has no such head, or it was removed.
     CorpusError
         A text of fewer than two words, of which the tokenizer makes no token, or longer than the model takes.
     UnsupportedModel, CaptureError
         The model has no tokenizer, or cannot be watched.
     """
+    from headlens.arch import attention_sites, heads_present
     from headlens.encode import check_vocabulary, encode_words, max_length_of
     from headlens.find_examples import unknown_words
     from headlens.models import head_counts, network_of
@@ -72,6 +73,9 @@ def attention_of(loaded_model: LoadedModel, text: str, layer: int, head: int) ->
     network, tokenizer = network_of(loaded_model.model), loaded_model.require_tokenizer()
     counts = head_counts(network.config)
     _check_place(layer, head, counts["layers"], counts["heads"])
+    present = heads_present(attention_sites(network))
+    if present is not None and not present[layer, head]:
+        raise OutputError(f"{head_name(layer, head)} was removed from {loaded_model.name!r}: look at the original.")
     if not text.strip():
         raise CorpusError("The text is empty; give a sentence.")
     sentence = surface_words(text, id="your text")
@@ -90,14 +94,16 @@ def attention_of(loaded_model: LoadedModel, text: str, layer: int, head: int) ->
     encoded = encode_words([item], tokenizer, max_length=room, batch_tokens=1)
     check_vocabulary(encoded, network, loaded_model.name)
     ((batch, layers),) = word_attention(network, encoded.batches)
-    probs = layers[layer].probs[0].double().cpu().numpy()
+    attention = next(one for one in layers if one.layer == layer)
+    probs = attention.probs[0].double().cpu().numpy()
+    place = head if attention.head_ids is None else attention.head_ids.index(head)
     return Example.of_attention(
         (layer, head),
         sentence,
-        probs[head],
-        layers[layer].to_special[0, head].double().cpu().numpy(),
+        probs[place],
+        attention.to_special[0, place].double().cpu().numpy(),
         unknown_words(batch, id_of(tokenizer, "unk_token")),
-        float(mean_of_largest(probs, encoded.present[0])[head]),
+        float(mean_of_largest(probs, encoded.present[0])[place]),
     )
 
 

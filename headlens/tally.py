@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headlens.analyzers import Scorer, Sums
-from headlens.scores import Metric, ScoreTable
+from headlens.scores import Floats, Metric, ScoreTable
 from headlens.significance import REPLICATES, bootstrap_weights, percentile_interval
 
 Read = Callable[[Sums], dict[str, Tensor]]
@@ -55,10 +55,14 @@ class Totals:
 
 
 class Tally:
-    """Totals of all analyzers: of the model's heads, and of a head that attends to all visible keys alike."""
+    """Totals of all analyzers: of the model's heads, and of a head that attends to all visible keys alike.
 
-    def __init__(self, analyzers: Sequence[Scorer], folds: int) -> None:
-        self.analyzers, self.folds = tuple(analyzers), folds
+    Heads are those of the original model. Of a pruned one `present` [layer, head] tells which are there; the sums of
+    the others are 0 or those that stand for all heads, and mean nothing. None: all are there.
+    """
+
+    def __init__(self, analyzers: Sequence[Scorer], folds: int, present: Tensor | None = None) -> None:
+        self.analyzers, self.folds, self.present = tuple(analyzers), folds, present
         self.inputs = torch.zeros(folds, dtype=torch.long)
         self.model = {a.name: Totals(folds, a.score, a) for a in analyzers}
         self.uniform = {a.name: Totals(folds, a.chance, a) for a in analyzers}
@@ -74,7 +78,8 @@ class Tally:
     @classmethod
     def joined(cls, tallies: Sequence[Tally]) -> Tally:
         """Analyzers of several passes over the same documents as if they were of one."""
-        joined = cls([analyzer for tally in tallies for analyzer in tally.analyzers], tallies[0].folds)
+        analyzers = [analyzer for tally in tallies for analyzer in tally.analyzers]
+        joined = cls(analyzers, tallies[0].folds, tallies[0].present)
         for tally in tallies:
             joined.inputs += tally.inputs
             joined.model |= tally.model
@@ -84,18 +89,29 @@ class Tally:
     def scores(self, *, seed: int = 0) -> ScoreTable:
         """All scores, pooled and macro, with 95% intervals over documents and chance levels.
 
-        A metric that nothing in the corpus supports is left out.
+        A metric that nothing in the corpus supports is left out. Heads that were removed have no score and support 0.
         """
         weights = self._bootstrap(seed)
         rows = [row for analyzer in self.analyzers for row in self._rows(analyzer, weights) if row.support.max() > 0]
         return ScoreTable(
             metrics=tuple(row.metric for row in rows),
-            values=np.stack([row.value for row in rows]),
-            support=np.stack([row.support for row in rows]),
-            low=np.stack([row.low for row in rows]),
-            high=np.stack([row.high for row in rows]),
+            values=self.where_present(np.stack([row.value for row in rows])),
+            support=self.where_present(np.stack([row.support for row in rows]), 0.0),
+            low=self.where_present(np.stack([row.low for row in rows])),
+            high=self.where_present(np.stack([row.high for row in rows])),
             chance=np.array([row.chance for row in rows]),
         )
+
+    def where_present(self, values: Floats, otherwise: float = np.nan) -> Floats:
+        """Values [..., layer, head], with another number for heads that were removed."""
+        return values if self.present is None else np.where(self.present.numpy(), values, otherwise)
+
+    def counts_of_heads(self, counts: NDArray[Any]) -> NDArray[Any]:
+        """Counts [fold, layer, head, ...] as they are, but NaN for heads that were removed."""
+        if self.present is None:
+            return counts
+        of_head = self.present.numpy().reshape(*self.present.shape, *[1] * (counts.ndim - 3))
+        return np.where(of_head, counts, np.nan)
 
     def _bootstrap(self, seed: int) -> Tensor:
         """Weights [replicate, fold]; a fold of documents without a token is never drawn."""

@@ -15,23 +15,29 @@ from headlens.tally import Tally
 
 
 def trials_of(tally: Tally, reading: Reading, analyzer: DecisionAnalyzer, *, is_causal: bool) -> Trials:
-    """Decisions that `analyzer` counted in a pass over all batches of `reading`, by fold of documents."""
+    """Decisions that `analyzer` counted in a pass over all batches of `reading`, by fold of documents.
+
+    NaN for heads that were removed from the model.
+    """
     sums = tally.model[analyzer.name].sums
     membership = analyzer.membership
 
     def by_metric(labels: Tensor) -> np.ndarray:
         return (labels.cpu().float() @ membership).numpy()
 
+    def of_heads(name: str) -> np.ndarray | None:
+        return tally.counts_of_heads(by_metric(sums[name])) if name in sums else None
+
     by_position = correct_by_position(tally, analyzer, reading.encoded.batches, is_causal=is_causal)
     fold_of = reading.document_of % tally.folds
     return Trials(
         names=analyzer.counted,
         total=by_metric(sums["total"][:, 0, 0]),
-        correct=by_metric(sums["correct"]),
+        correct=tally.counts_of_heads(by_metric(sums["correct"])),
         chance=by_metric(sums["by_chance"][:, 0, 0]),
-        profile=by_metric(by_position),
-        expected=by_metric(sums["expected_by_distance"]) if "expected_by_distance" in sums else None,
-        expected_by_word=by_metric(sums["expected_by_word"]) if "expected_by_word" in sums else None,
+        profile=tally.counts_of_heads(by_metric(by_position)),
+        expected=of_heads("expected_by_distance"),
+        expected_by_word=of_heads("expected_by_word"),
         rivals=reading.rivals[analyzer.name](fold_of, tally.folds),
         relation_of=tuple(relation_of(name) for name in analyzer.counted),
     )

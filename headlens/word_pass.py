@@ -21,7 +21,8 @@ def word_attention(model: nn.Module, batches: Iterable[Batch], *, way: Way = "fa
     """Run `model` over `batches` and give each, on the model's device, with the attention between words of all layers.
 
     Layers are in order, probabilities in float32 at least. One batch is in memory at a time, as long as the one who
-    asks does not keep them.
+    asks does not keep them. Of a pruned model layers that have lost all their heads are left out, and
+    `WordAttention.head_ids` names the heads of the others.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ def word_attention(model: nn.Module, batches: Iterable[Batch], *, way: Way = "fa
     MissingAnnotation
         A batch that does not know its words.
     CaptureError
-        Several attention stacks, a layer that reported nothing, or NaN.
+        Several attention stacks, a layer that reported nothing, a model without any heads, or NaN.
     """
     device = next(model.parameters()).device
     for batch in batches:
@@ -63,13 +64,16 @@ def _layers(model: nn.Module, batch: Batch, way: Way) -> list[WordAttention]:
         words = pooling.add(attention.in_single_precision())
         if words is not None:
             whole[attention.layer] = words
-        if len(whole) == len(sites):
+        if len(whole) == with_heads:
             raise _Enough
 
     # no_grad, not inference_mode: one who asks for attention may go on to fit weights to it
     with torch.no_grad(), capture(model, observe, way=way) as sites:
         if len({site.stack for site in sites}) > 1:
             raise CaptureError("The model has several attention stacks; run one, such as model.get_encoder().")
+        with_heads = sum(not site.is_empty for site in sites)
+        if not with_heads:
+            raise CaptureError("All heads of the model were removed, so there is no attention.")
         has_cache = getattr(getattr(model, "config", None), "use_cache", None) is not None
         with suppress(_Enough):
             model(
@@ -77,8 +81,8 @@ def _layers(model: nn.Module, batch: Batch, way: Way) -> list[WordAttention]:
                 attention_mask=batch.attention_mask.long(),
                 **({"use_cache": False} if has_cache else {}),
             )
-    if len(whole) != len(sites):
-        raise CaptureError(f"Of {len(sites)} attention layers only {sorted(whole)} reported to headlens.")
+    if len(whole) != with_heads:
+        raise CaptureError(f"Of {with_heads} attention layers only {sorted(whole)} reported to headlens.")
     return [whole[layer] for layer in sorted(whole)]
 
 

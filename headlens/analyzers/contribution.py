@@ -38,7 +38,8 @@ class Contribution(Analyzer):
     Rows are the tokens that are neither special nor padding, kinds of tokens and sinks those of Surface. A share of
     keys is their part of sum_j ||a_ij f(x_j)||, row by row, then the mean over rows; a row in which a head takes
     nothing at all has no shares and is left out. By chance all f(x_j) are of one size, so that the shares are those of
-    uniform attention, ratios are 1, and all heads of a layer write alike.
+    uniform attention, ratios are 1, and all heads of a layer write alike: those of the original model, also where some
+    were removed.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ class Contribution(Analyzer):
 
     def __init__(self, network: nn.Module) -> None:
         self._factors = output_factors(network)
-        self._heads = len(next(iter(self._factors.values())))
+        self._heads = attention_sites(network)[0].heads_before or len(next(iter(self._factors.values())))
         self._latest = _Latest()
 
     def observe(self, attention: LayerAttention, batch: Batch) -> Sums:
@@ -170,9 +171,11 @@ def output_factors(network: nn.Module) -> dict[tuple[Stack, int], Float[Tensor, 
     """By stack and layer a small stand-in for each head's W_O: ||v @ factor|| = ||v @ W_O|| for every v.
 
     W_O^T = QR, and Q turns vectors without changing their norms, so that R^T stands for W_O. (A Gram matrix would be
-    as small, but v G v^T loses half of the digits where W_O lets little of v through, as with sinks.)
+    as small, but v G v^T loses half of the digits where W_O lets little of v through, as with sinks.) Layers that have
+    lost all their heads have none.
     """
-    return {(site.stack, site.layer): _factor(network, site) for site in attention_sites(network)}
+    sites = [site for site in attention_sites(network) if not site.is_empty]
+    return {(site.stack, site.layer): _factor(network, site) for site in sites}
 
 
 def norms_after(
@@ -256,7 +259,7 @@ def _sizes(network: nn.Module, site: Site) -> tuple[int, int]:
     if isinstance(site.module, MultiHeadAttention):
         return site.module.num_heads, site.module.head_dim
     counts = head_counts(network.config)
-    return counts["heads"], counts["head_dim"]
+    return counts["heads"] if site.heads is None else len(site.heads), counts["head_dim"]
 
 
 def _is_uniform(attention: LayerAttention) -> bool:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headlens.arch import attention_sites, heads_present
 from headlens.behaviour.losses import Question, about_repeats, about_text
 from headlens.effects import Ablation, Effect, Head, Task
 from headlens.errors import CorpusError, UnsupportedModel
@@ -61,14 +62,14 @@ def ablate_heads(
     Raises
     ------
     CorpusError
-        No head or one that is not there, a task of another name, or nothing to ask the model for.
+        No head, one that is not there or was removed, a task of another name, or nothing to ask the model for.
     UnsupportedModel
         The model reads no text, or is asked for repeats without predicting next tokens.
     """
     network = network_of(model.model)
     counts = head_counts(network.config)
     shape = counts["layers"], counts["heads"]
-    _check(heads, shape)
+    _check(heads, shape, heads_present(attention_sites(network)))
     effects, asked = dict[Head, Effect](), {}
     for task in get_args(Task):
         chosen = [head for head in sorted(heads) if heads[head] == task]
@@ -86,12 +87,14 @@ def ablate_heads(
     return Ablation(tuple(found), asked, seed)
 
 
-def _check(heads: Mapping[Head, Task], shape: tuple[int, int]) -> None:
+def _check(heads: Mapping[Head, Task], shape: tuple[int, int], present: Tensor | None) -> None:
     if not heads:
         raise CorpusError("Name at least one head to take out.")
     for (layer, head), task in heads.items():
         if not (0 <= layer < shape[0] and 0 <= head < shape[1]):
             raise CorpusError(f"The model has {layers_of_heads(*shape)}, no {head_name(layer, head)}.")
+        if present is not None and not present[layer, head]:
+            raise CorpusError(f"{head_name(layer, head)} was removed from the model: take out one that is there.")
         if task not in get_args(Task):
             raise CorpusError(
                 f"{head_name(layer, head)}: the task is one of {', '.join(get_args(Task))}, got {task!r}."

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headlens.arch import attention_sites
+from headlens.arch import attention_sites, heads_present
 from headlens.behaviour.unembedding import VocabularyHead, vocabulary_head
 from headlens.capture import capture
 from headlens.corpora import Corpus
@@ -137,20 +137,24 @@ def ablate_agreement(
     UnsupportedModel
         A model without a plain vocabulary head; see `vocabulary_head`.
     CorpusError
-        No head is named, one is not there, or nothing can be asked.
+        No head is named, one is not there or was removed, or nothing can be asked.
     """
     network = network_of(model.model if isinstance(model, LoadedModel) else model)
     counts = head_counts(network.config)
     shape = counts["layers"], counts["heads"]
-    _check_heads(heads, shape)
+    present = heads_present(attention_sites(network))
+    there = (
+        set(np.ndindex(*shape)) if present is None else {(layer, head) for layer, head in present.nonzero().tolist()}
+    )
+    _check_heads(heads, shape, there)
     vocabulary = vocabulary_head(model)
     asked = list(_asked(network, tokenizer, texts))
     if not any(one.questions for one in asked):
         raise CorpusError("No verb of the texts has two forms of one token each, so agreement cannot be asked.")
     intact, ablated = (_right(network, vocabulary, asked, gates_without(shape, off)) for off in ([], heads))
     across = np.array([question.has_attractor for one in asked for question in one.questions])
-    others = [head for head in np.ndindex(*shape) if head not in set(heads)]
-    pool = others if len(others) >= len(heads) else list(np.ndindex(*shape))
+    others = sorted(there - set(heads))
+    pool = others if len(others) >= len(heads) else sorted(there)
     drawn = _sets(pool, len(heads), sets, np.random.default_rng(seed))
     random = [_right(network, vocabulary, asked, gates_without(shape, off)) for off in drawn]
     return AgreementAblation(
@@ -176,12 +180,14 @@ def _sets(pool: Sequence[Head], size: int, count: int, draw: np.random.Generator
     return [tuple(pool[place] for place in places) for places in found]
 
 
-def _check_heads(heads: Sequence[Head], shape: tuple[int, int]) -> None:
+def _check_heads(heads: Sequence[Head], shape: tuple[int, int], there: set[Head]) -> None:
     if not heads:
         raise CorpusError("Name at least one head to gate.")
     for layer, head in heads:
         if not (0 <= layer < shape[0] and 0 <= head < shape[1]):
             raise CorpusError(f"The model has {layers_of_heads(*shape)}, no {head_name(layer, head)}.")
+        if (layer, head) not in there:
+            raise CorpusError(f"{head_name(layer, head)} was removed from the model: gate one that is there.")
 
 
 def _right(

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headlens.arch import attention_sites
 from headlens.behaviour.head_weights import (
     HeadWeights,
     at_least_float32,
@@ -32,7 +33,7 @@ from headlens.behaviour.head_weights import (
 )
 from headlens.behaviour.unembedding import unembedding
 from headlens.errors import UnsupportedModel
-from headlens.models import LoadedModel, network_of
+from headlens.models import LoadedModel, head_counts, network_of
 from headlens.scores import Floats, Metric, ScoreTable, head_name
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ class Composition:
     """How much the queries, keys or values of each head read of what each earlier head writes.
 
     norm(W_A W_B) / (norm(W_A) norm(W_B)) less `baseline`, with Frobenius norms: W_A is the earlier head's W_OV, W_B the
-    later one's W_QK, its transpose, or its W_OV. NaN where the first head stands in no earlier layer.
+    later one's W_QK, its transpose, or its W_OV. NaN where the first head stands in no earlier layer, and where one of
+    the two was removed.
     """
 
     kind: Kind
@@ -156,6 +158,8 @@ def circuits(model: PreTrainedModel | LoadedModel, *, seed: int = 0, sample: int
     matrices come in pairs of opposite sign, so their eigenvalue scores have mean 0; what they write has no preferred
     direction, so of V tokens `TOP / V` are copied and `BOTTOM / V` are suppressed.
 
+    Heads that were removed from the model have no scores.
+
     Parameters
     ----------
     model
@@ -166,27 +170,30 @@ def circuits(model: PreTrainedModel | LoadedModel, *, seed: int = 0, sample: int
     Raises
     ------
     UnsupportedModel
-        A family that `head_weights` does not know, or a sample of less than one token.
+        A family that `head_weights` does not know, a model that has lost all its heads, or a sample of less than one
+        token.
     """
     if sample < 1:
         raise UnsupportedModel(f"A sample of tokens needs at least one, got sample={sample}.")
     network = network_of(model.model if isinstance(model, LoadedModel) else model)
-    layers = stream_weights(network)
+    layers, places = stream_weights(network), _Places.of(network)
+    if not any(places.heads):
+        raise UnsupportedModel("All heads of the model were removed, so there are no weights to read.")
     rank = layers[0].o.shape[1]
-    eigenvalues = torch.stack([eigenvalue_score(layer.o @ layer.of_each_head(layer.v)) for layer in layers])
-    rows = {"circuits.ov_eigenvalue": _Row(eigenvalues.numpy(), rank, 0.0)}
+    eigenvalues = [eigenvalue_score(layer.o @ layer.of_each_head(layer.v)) for layer in layers]
+    rows = {"circuits.ov_eigenvalue": _Row(places.by_head(eigenvalues), rank, 0.0)}
     left_out: dict[str, str] = {}
     try:
-        rows |= _rows_of_vocabulary(layers, _vocabulary(model, network, seed, sample))
+        rows |= _rows_of_vocabulary(layers, places, _vocabulary(model, network, seed, sample))
     except UnsupportedModel as reason:
         left_out |= dict.fromkeys(_OF_VOCABULARY, str(reason))
     reasons = _why_not_composed(network, layers)
     left_out |= {f"circuits.{kind}_composition": reason for kind, reason in reasons.items()}
-    found = {kind: _composition(kind, layers, stream_room(network)) for kind in _SIDES if kind not in reasons}
+    found = {kind: _composition(kind, layers, places, stream_room(network)) for kind in _SIDES if kind not in reasons}
     for kind, composition in found.items():
         pairs = np.isfinite(composition.values).sum(axis=(0, 1)).astype(float)
         rows[f"circuits.{kind}_composition"] = _Row(composition.largest(), pairs, np.nan)
-    return Circuits(_table(rows), found, left_out)
+    return Circuits(_table(rows, places), found, left_out)
 
 
 def eigenvalue_score(matrices: Float[Tensor, "head dim dim"]) -> Float[Tensor, " head"]:
@@ -274,13 +281,44 @@ class _Row(NamedTuple):
     chance: float
 
 
-def _table(rows: dict[str, _Row]) -> ScoreTable:
+@dataclass(frozen=True)
+class _Places:
+    """Which heads of the original model the weights of each layer are of."""
+
+    heads: tuple[tuple[int, ...], ...]
+    of_layer: int  # heads of a layer of the original model
+
+    @classmethod
+    def of(cls, network: PreTrainedModel) -> _Places:
+        of_layer = head_counts(network.config)["heads"]
+        sites = attention_sites(network)
+        return cls(tuple(tuple(range(of_layer)) if site.heads is None else site.heads for site in sites), of_layer)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.heads), self.of_layer
+
+    @property
+    def flat(self) -> list[int]:
+        """Heads numbered through all layers, in the order of the weights."""
+        return [layer * self.of_layer + head for layer, heads in enumerate(self.heads) for head in heads]
+
+    def by_head(self, of_layers: Sequence[Tensor]) -> Floats:
+        """[layer, head], from a tensor [head] of each layer that has heads, or of all; NaN for those not there."""
+        found = np.full(self.shape, np.nan)
+        found.flat[self.flat] = torch.cat([*of_layers]).double().numpy()
+        return found
+
+
+def _table(rows: dict[str, _Row], places: _Places) -> ScoreTable:
     values = np.stack([row.values for row in rows.values()])
     no_interval = np.full_like(values, np.nan)
+    is_there = np.zeros(places.shape, dtype=bool)
+    is_there.flat[places.flat] = True
     return ScoreTable(
         metrics=tuple(METRICS[name] for name in rows),
         values=values,
-        support=np.stack([np.full(values.shape[1:], row.support, dtype=float) for row in rows.values()]),
+        support=np.stack([np.where(is_there, row.support, 0).astype(float) for row in rows.values()]),
         low=no_interval,
         high=no_interval,
         chance=np.array([row.chance for row in rows.values()]),
@@ -327,20 +365,22 @@ def _vocabulary(model: PreTrainedModel | LoadedModel, network: PreTrainedModel, 
     return _Vocabulary(unembed[order], loop, order.argsort()[ids], embed[ids], embeddings_after_mlp(network, ids))
 
 
-def _rows_of_vocabulary(layers: Sequence[HeadWeights], vocabulary: _Vocabulary) -> dict[str, _Row]:
+def _rows_of_vocabulary(layers: Sequence[HeadWeights], places: _Places, vocabulary: _Vocabulary) -> dict[str, _Row]:
     starts = (vocabulary.embed, vocabulary.effective)
     loops = [vocabulary.unembed[vocabulary.own].T @ start for start in starts]
     scores = []
     for number, layer in enumerate(layers):
+        if not layer.q.shape[0]:
+            continue
         which = min(number, 1)  # layer 0 reads before its own MLP
         v = layer.of_each_head(layer.v)
         full, effective = (eigenvalue_score(layer.o @ loop @ v) for loop in (vocabulary.loop, loops[which]))
         copied, suppressed = own_token_shares(starts[which] @ v, layer.o, vocabulary.unembed, vocabulary.own)
-        scores.append(torch.stack([full, effective, copied.cpu(), suppressed.cpu()]))
+        scores.append((full, effective, copied.cpu(), suppressed.cpu()))
     rank, tokens, sampled = layers[0].o.shape[1], len(vocabulary.unembed), len(vocabulary.own)
     support = (rank, rank, sampled, sampled)
     chance = (0.0, 0.0, min(1.0, TOP / tokens), min(1.0, BOTTOM / tokens))
-    rows = map(_Row, torch.stack(scores, dim=1).numpy(), support, chance)
+    rows = map(_Row, map(places.by_head, zip(*scores, strict=True)), support, chance)
     return dict(zip(_OF_VOCABULARY, rows, strict=True))
 
 
@@ -367,14 +407,14 @@ def _why_not_composed(network: PreTrainedModel, layers: Sequence[HeadWeights]) -
     return {}
 
 
-def _composition(kind: Kind, layers: Sequence[HeadWeights], room: int) -> Composition:
+def _composition(kind: Kind, layers: Sequence[HeadWeights], places: _Places, room: int) -> Composition:
     # E norm(A R B)^2 = norm(A)^2 norm(B)^2 / room for a rotation R at random, since E R^T X R = tr(X) / room
     baseline = room**-0.5
     written = torch.cat([_scaled_to_one(_written(layer)) for layer in layers])
     read = torch.cat([_scaled_to_one(_read(layer, kind)) for layer in layers])
     ratio = squared_products(written, read).clamp_min(0).sqrt().cpu().double().numpy() - baseline
-    heads = layers[0].q.shape[0]
-    values = ratio.reshape(len(layers), heads, len(layers), heads)
+    values = np.full((*places.shape, *places.shape), np.nan)
+    values.reshape(len(layers) * places.of_layer, -1)[np.ix_(places.flat, places.flat)] = ratio
     depth = np.arange(len(layers))
     is_earlier = (depth[:, None] < depth)[:, None, :, None]
     return Composition(kind, np.where(is_earlier, values, np.nan), baseline)

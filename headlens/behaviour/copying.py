@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headlens.analyzers import Analyzer, Sums
-from headlens.arch import attention_sites, output_projection, output_weight
+from headlens.arch import attention_sites, family_of, output_projection, output_weight
 from headlens.errors import UnsupportedModel
 from headlens.models import head_counts
 from headlens.records import Batch, LayerAttention
@@ -81,7 +81,7 @@ class Copying(Analyzer):
 
     def __init__(
         self,
-        projections: Sequence[Float[Tensor, "head dim hidden"]],
+        projections: Sequence[Float[Tensor, "_head _dim hidden"]],
         directions: Float[Tensor, "input token hidden"],
     ) -> None:
         self.projections, self.directions = tuple(projections), directions
@@ -144,7 +144,7 @@ def final_norm(network: PreTrainedModel) -> nn.Module:
 
     Raises UnsupportedModel for families where it is not known, or where something else stands in the direct path.
     """
-    family = str(network.config.model_type)
+    family = family_of(network)
     if family in _NORMED_OUTPUT:
         raise UnsupportedModel(
             f"{family!r} normalises what its heads write before it is added, so that no head has a direct path to the "
@@ -166,7 +166,7 @@ def final_norm(network: PreTrainedModel) -> nn.Module:
     return norm
 
 
-def projections_by_layer(network: PreTrainedModel) -> list[Float[Tensor, "head dim hidden"]]:
+def projections_by_layer(network: PreTrainedModel) -> list[Float[Tensor, "_head _dim hidden"]]:
     """W_O of every layer, cut by head. Raises UnsupportedModel where it is not known, or not kept as a plain matrix."""
     heads, found = head_counts(network.config)["heads"], []
     for site in attention_sites(network):
@@ -177,7 +177,7 @@ def projections_by_layer(network: PreTrainedModel) -> list[Float[Tensor, "head d
                 f"The output projection of {site} is a {type(projection).__name__} without a plain matrix of weights; "
                 f"copying needs the model without quantisation."
             )
-        found.append(output_weight(projection, heads).detach())
+        found.append(output_weight(projection, heads if site.heads is None else len(site.heads)).detach())
     return found
 
 

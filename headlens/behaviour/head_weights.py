@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from headlens.arch import Site, attention_sites, output_projection
+from headlens.arch import Site, attention_sites, family_of, output_projection
 from headlens.errors import UnsupportedModel
 from headlens.models import head_counts, network_of
 from headlens.replace import read_huggingface
@@ -36,7 +36,7 @@ class HeadWeights:
 
     def of_each_head(self, grouped: Float[Tensor, "kv hidden dim"]) -> Float[Tensor, "head hidden dim"]:
         """`k` or `v`, once for every head that uses it."""
-        return grouped.repeat_interleave(self.q.shape[0] // grouped.shape[0], dim=0)
+        return grouped.repeat_interleave(self.q.shape[0] // max(grouped.shape[0], 1), dim=0)
 
     def seen_through(self, norm: Norm) -> HeadWeights:
         """The same heads, reading from the residual stream itself rather than from what `norm` makes of it.
@@ -72,16 +72,19 @@ def at_least_float32(values: Tensor) -> Tensor:
 def head_weights(model: PreTrainedModel) -> list[HeadWeights]:
     """Weights of all heads, layer by layer, in the model's dtype and on its device.
 
+    Of a pruned model those of the heads that are there, in the order of `Site.heads`.
+
     Raises
     ------
     UnsupportedModel
         A family whose layout is not known, cross-attention, layers that were changed (adapters, quantized weights) or
-        pruned to different numbers of heads, weights that are not finite.
+        pruned to different numbers of heads by other tools, weights that are not finite.
     """
     network, layout = _network_and_layout(model)
-    layers = [_read(network, layout, site) for site in _sites(network)]
+    sites = _sites(network)
+    layers = [_read(network, layout, site) for site in sites]
     counts = sorted({layer.q.shape[0] for layer in layers})
-    if len(counts) > 1:
+    if len(counts) > 1 and any(site.heads is None for site in sites):
         raise UnsupportedModel(
             f"The layers of {type(network).__name__} have different numbers of heads ({', '.join(map(str, counts))}), "
             f"as if heads had been pruned; which ones is not known, so take the model as it was loaded."
@@ -214,7 +217,7 @@ _LAYOUTS = {
 
 
 def _network_and_layout(model: PreTrainedModel) -> tuple[PreTrainedModel, _Layout]:
-    family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+    family = family_of(model)
     if family not in _LAYOUTS:
         raise UnsupportedModel(
             f"Where {family!r} keeps the weights of its heads is not known (known: {', '.join(_LAYOUTS)}); choose a "
@@ -243,6 +246,10 @@ def _block(network: PreTrainedModel, site: Site) -> nn.Module:
 
 def _read(network: PreTrainedModel, layout: _Layout, site: Site) -> HeadWeights:
     dim = head_counts(network.config)["head_dim"]
+    if site.is_empty:
+        weight = next(network.parameters())
+        nothing = weight.new_zeros(0, head_counts(network.config)["hidden"], dim)
+        return HeadWeights(nothing, nothing, nothing, nothing.mT)
     q, k, v, o = (weight.detach() for weight in layout.read(network, site))
     q, k, v = (weight.unflatten(0, (-1, dim)).mT for weight in (q, k, v))
     return HeadWeights(q, k, v, o.T.unflatten(0, (-1, dim)))

@@ -20,7 +20,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from headlens.arch import attention_sites
+from headlens.arch import attention_sites, family_of
 from headlens.behaviour.repeated import Source, fitting_period, random_sample, written
 from headlens.behaviour.unembedding import vocabulary_head
 from headlens.behaviour.upper_layers import UpperLayers
@@ -324,11 +324,12 @@ def _causal_logits(model: LoadedModel) -> Logits:
 
 def _masked_token_logits(model: LoadedModel) -> Logits | None:
     """The vocabulary head of an encoder, with all that stands before its matrix; None where it has none."""
-    kind = MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(model.model.config.model_type)
+    kind = MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(family_of(model.model))
     tokenizer = model.require_tokenizer()
     if kind is None or tokenizer.mask_token_id is None or model.model.config.is_encoder_decoder:
         return None
-    whole = model.model if type(model.model).__name__ == kind else _stored(model)
+    is_whole = any(cls.__name__ == kind for cls in type(model.model).__mro__)
+    whole = model.model if is_whole else _stored(model)
     if whole is None:
         return None
     given = _Given()

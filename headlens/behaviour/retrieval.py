@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from headlens.arch import attention_sites
+from headlens.arch import attention_sites, heads_present
 from headlens.behaviour.needles import Cell, Haystack, make_cells, random_needles, sentence_needles, shortest
 from headlens.behaviour.repeated import Source
 from headlens.behaviour.unembedding import VocabularyHead, vocabulary_head
@@ -105,9 +105,10 @@ def retrieval(
 
     Returns
     -------
-    A table of METRICS with the number of texts as support, and the facts: plain values, among them `reproduced` (share
-    of texts whose whole needle the model wrote), `recalled` (share of needle tokens written in their place) and `note`,
-    a sentence where the model writes too little of its needles for the scores to say anything, else None.
+    A table of METRICS with the number of texts as support (heads that were removed have no score), and the facts: plain
+    values, among them `reproduced` (share of texts whose whole needle the model wrote), `recalled` (share of needle
+    tokens written in their place) and `note`, a sentence where the model writes too little of its needles for the
+    scores to say anything, else None.
 
     Raises
     ------
@@ -140,7 +141,11 @@ def retrieval(
         haystack, hidden[: len(fitting) * len(depths) * needles], lengths=fitting, depths=depths, seed=seed
     )
     found = [outcome for group in _groups(cells) for outcome in _run(network, head, group)]
-    return _table(found, seed), {**_facts(cells, found), "seed": seed, "sentences": sentences is not None}
+    return _table(found, seed, heads_present(attention_sites(network))), {
+        **_facts(cells, found),
+        "seed": seed,
+        "sentences": sentences is not None,
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------- preparing
@@ -263,7 +268,10 @@ def _name_of_cache(network: PreTrainedModel) -> str:
 def strongest_keys(
     network: PreTrainedModel, ids: Int[Tensor, "cell token"], first: int
 ) -> Int[Tensor, "cell layer head step"]:
-    """The position that each head attends to most, from the tokens at position `first` and behind it."""
+    """The position that each head attends to most, from the tokens at position `first` and behind it.
+
+    -1 for heads that were removed.
+    """
     found: dict[int, Tensor] = {}
 
     def observe(attention: LayerAttention) -> None:
@@ -284,9 +292,18 @@ def strongest_keys(
 
     with torch.inference_mode(), capture(network, observe, way="fast") as sites:
         network(input_ids=ids.to(network.device), use_cache=False)
-    if len(found) < len(sites) or any((keys < 0).any() for keys in found.values()):
-        raise CaptureError(f"Not all of {len(sites)} attention layers reported all their rows to headlens.")
-    return torch.stack([found[layer] for layer in sorted(found)], dim=1).cpu()
+    with_heads = [site for site in sites if not site.is_empty]
+    if not with_heads:
+        raise CaptureError("All heads of the model were removed, so there is none to score.")
+    if len(found) < len(with_heads) or any((keys < 0).any() for keys in found.values()):
+        raise CaptureError(f"Not all of {len(with_heads)} attention layers reported all their rows to headlens.")
+    present = heads_present(sites)
+    if present is None:
+        return torch.stack([found[layer] for layer in sorted(found)], dim=1).cpu()
+    every = torch.full((len(ids), *present.shape, ids.shape[1] - first), -1)
+    for site in with_heads:
+        every[:, site.layer, list(site.heads or ())] = found[site.layer].cpu()
+    return every
 
 
 def count_copies(
@@ -310,19 +327,20 @@ def count_copies(
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def _table(found: Sequence[Outcome], seed: int) -> ScoreTable:
+def _table(found: Sequence[Outcome], seed: int, present: Bool[Tensor, "layer head"] | None) -> ScoreTable:
     scores = torch.stack([outcome.scores for outcome in found]).numpy()  # [cell, metric, layer, head]
     value = scores.mean(axis=0)
     low, high = np.full_like(value, np.nan), np.full_like(value, np.nan)
     if len(found) > 1:
         weights = bootstrap_weights(len(found), seed=seed) / len(found)
         low, high = percentile_interval(np.tensordot(weights, scores, axes=1))
+    is_there = np.ones(value.shape[1:], dtype=bool) if present is None else present.numpy()
     return ScoreTable(
         metrics=METRICS,
-        values=value,
-        support=np.full_like(value, len(found)),
-        low=low,
-        high=high,
+        values=np.where(is_there, value, np.nan),
+        support=np.where(is_there, float(len(found)), np.zeros_like(value)),
+        low=np.where(is_there, low, np.nan),
+        high=np.where(is_there, high, np.nan),
         chance=torch.stack([outcome.chance for outcome in found]).mean(dim=0).numpy(),
     )
 

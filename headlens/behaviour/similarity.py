@@ -47,7 +47,10 @@ _BLOCK_BYTES = 1 << 20  # of those that are compared at a time: they stay in a c
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """Distances between all heads of a model, in the order of layers and heads. The arrays are copied and read-only."""
+    """Distances between all heads of a model, in the order of layers and heads. The arrays are copied and read-only.
+
+    Heads that were removed from the model are not among them.
+    """
 
     heads: tuple[Head, ...]
     distance: Floats  # [head, head], nats: 0 = the same attention in every row, ln 2 = no key in common in any
@@ -219,8 +222,8 @@ def similarity(
     chosen = choose_rows([batch.rows.sum(dim=-1).tolist() for batch in batches], rows, seed)
     sums: _Sums | None = None
     for batch, wanted in zip(batches, chosen, strict=True):
-        for layers, probs in _rows_of_batch(network, batch, wanted, way):
-            sums = sums or _Sums(layers, probs.shape[1])
+        for heads, probs in _rows_of_batch(network, batch, wanted, way):
+            sums = sums or _Sums(len({layer for layer, _ in heads}), len(heads))
             sums.add(probs)
     if sums is None:
         raise CorpusError("The corpus has no token whose attention could be compared; give text with a word in it.")
@@ -228,7 +231,7 @@ def similarity(
     place, stress = map_of(distance)
     cluster, silhouette = clusters_of(distance, clusters)
     return Similarity(
-        heads=tuple(divmod(head, len(distance) // sums.layers) for head in range(len(distance))),
+        heads=heads,
         distance=distance,
         place=place,
         cluster=cluster,
@@ -287,8 +290,8 @@ class _Enough(Exception):
 
 def _rows_of_batch(
     network: nn.Module, batch: Batch, wanted: Rows, way: Way
-) -> Iterator[tuple[int, Float[np.ndarray, "row head key"]]]:
-    """The number of layers, and rows of all heads of all layers, in portions that fit into memory."""
+) -> Iterator[tuple[tuple[Head, ...], Float[np.ndarray, "row head key"]]]:
+    """The heads, and rows of all of them, in portions that fit into memory."""
     places = np.stack([np.zeros(0, np.int64)] * 2, axis=1)
     if wanted.input.size:
         tokens = [batch.rows[row].nonzero()[:, 0].cpu().numpy() for row in wanted.input.tolist()]
@@ -297,7 +300,7 @@ def _rows_of_batch(
     while len(places):
         collector = _Collector(places, batch.input_ids.shape[1])
         collector.run(network, batch, way)
-        yield collector.layers, collector.probs
+        yield collector.heads, collector.probs
         places = places[len(collector.probs) :]
 
 
@@ -306,7 +309,10 @@ class _Collector:
 
     def __init__(self, places: Ints, tokens: int) -> None:
         self._places, self._tokens = places, tokens
-        self._seen = self.layers = 0
+        self._seen = self._layers = 0
+        self._numbers: list[tuple[int, ...] | None] = []  # of the heads of every layer; None: as they come
+        self._starts: list[int] = []  # of every layer its first head's place among all heads
+        self.heads: tuple[Head, ...] = ()
         self.probs: NDArray[Any] = np.zeros((0, 0, tokens))  # [row, head of any layer, key]
 
     def run(self, network: nn.Module, batch: Batch, way: Way) -> None:
@@ -323,11 +329,14 @@ class _Collector:
         with torch.inference_mode(), capture(network, self._observe, way=way) as sites:
             if len({site.stack for site in sites}) > 1:
                 raise CaptureError("The model has several attention stacks; run one, such as model.get_encoder().")
-            self.layers = len(sites)
+            self._numbers = [site.heads for site in sorted(sites, key=lambda site: site.layer)]
+            self._layers = sum(not site.is_empty for site in sites)
+            if not self._layers:
+                raise CaptureError("All heads of the model were removed, so there are none to compare.")
             with suppress(_Enough):
                 network(input_ids=ids.to(device), attention_mask=mask.long().to(device), **cache)
-        if self._seen == 0 or self._seen != self.layers * len(self.probs):
-            raise CaptureError(f"Not all of {self.layers} attention layers reported all their rows to headlens.")
+        if self._seen == 0 or self._seen != self._layers * len(self.probs):
+            raise CaptureError(f"Not all of {self._layers} attention layers reported all their rows to headlens.")
         if not np.isfinite(self.probs).all():
             document = batch.document[chosen[self._places[int(np.argwhere(~np.isfinite(self.probs))[0, 0]), 0]]]
             raise CaptureError(
@@ -337,22 +346,26 @@ class _Collector:
 
     def _observe(self, attention: LayerAttention) -> None:
         probs = attention.in_single_precision().probs
-        heads = probs.shape[1]
         if self._seen == 0:
-            self._make_room(heads, probs.dtype.itemsize)
+            self._make_room(probs.shape[1], probs.dtype.itemsize)
         at = self._places[:, 1] - attention.query_start
         here = np.flatnonzero((at >= 0) & (at < probs.shape[2]))
         found = probs[self._places[here, 0], :, at[here]]  # [row, head, key]
-        own = slice(attention.layer * heads, (attention.layer + 1) * heads)
-        self.probs[here, own, : found.shape[-1]] = found.cpu().numpy()
+        if attention.head_ids is not None:  # a checkpoint may hold them in another order
+            found = found[:, np.argsort(attention.head_ids)]
+        start = self._starts[attention.layer]
+        self.probs[here, start : start + found.shape[1], : found.shape[-1]] = found.cpu().numpy()
         self._seen += len(here)
-        if self._seen == self.layers * len(self.probs):
+        if self._seen == self._layers * len(self.probs):
             raise _Enough
 
     def _make_room(self, heads: int, itemsize: int) -> None:
-        most = _PASS_BYTES // (self.layers * heads * self._tokens * itemsize)
+        numbers = [range(heads) if own is None else sorted(own) for own in self._numbers]
+        self.heads = tuple((layer, head) for layer, own in enumerate(numbers) for head in own)
+        self._starts = np.cumsum([0, *map(len, numbers)]).tolist()
+        most = _PASS_BYTES // (len(self.heads) * self._tokens * itemsize)
         self._places = self._places[: max(1, most)]
-        shape = (len(self._places), self.layers * heads, self._tokens)
+        shape = (len(self._places), len(self.heads), self._tokens)
         self.probs = np.zeros(shape, np.float64 if itemsize == 8 else np.float32)
 
 

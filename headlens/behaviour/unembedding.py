@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headlens.arch import family_of
 from headlens.checkpoints import Checkpoint, find_checkpoint
 from headlens.errors import UnsupportedModel
 from headlens.models import LoadedModel, head_counts
@@ -62,7 +63,7 @@ def vocabulary_head(model: PreTrainedModel | LoadedModel) -> VocabularyHead:
         known to be one, hidden states that are projected first (OPT 350m), or a matrix that is nowhere to be found.
     """
     network = model.model if isinstance(model, LoadedModel) else model
-    family = str(network.config.model_type)
+    family = family_of(network)
     _check_plain(network, family)
     checkpoint = _checkpoint(model)
     head = _own(network)
