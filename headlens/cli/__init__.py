@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from headlens import __version__
-from headlens.cli import check, compare, corpus, export, profile, report, show
+from headlens.cli import check, compare, corpus, export, importance, profile, prune, report, show, sweep
 from headlens.cli.terminal import plain_errors
 
 __all__ = ["app", "main"]
@@ -23,7 +23,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (profile.profile, report.report, show.show, compare.compare, export.export, check.check):
+for command in (
+    *(profile.profile, report.report, show.show, compare.compare, export.export),
+    *(importance.importance, prune.prune, sweep.sweep, check.check),
+):
     app.command(command.__name__)(command)
 app.add_typer(corpus.corpora_app, name="corpus")
 

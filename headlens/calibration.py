@@ -1,0 +1,181 @@
+"""The texts on which heads are judged, and others on which the outcome is: nothing is reported on what it chose.
+
+A language model reads windows of running text; everything else reads text by text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from headlens.arch import attention_sites
+from headlens.corpora import Corpus
+from headlens.documents import Document
+from headlens.encode import max_length_of
+from headlens.errors import CorpusError, UnsupportedModel
+from headlens.importance.inputs import TextBatch, text_batches, token_windows
+from headlens.importance.objectives import (
+    Logits,
+    Objective,
+    cosine_distortion,
+    hidden_distortion,
+    kl_distortion,
+    masked_token_loss,
+    next_token_loss,
+    token_logits,
+)
+from headlens.models import LoadedModel, network_of
+
+ObjectiveName = Literal["cosine", "kl", "hidden", "loss"]
+
+TEXTS, FITTED_TEXTS, TEXT_TOKENS = 256, 1500, 128  # that choose (as many are held out); that repair; of each
+WINDOWS, FITTED_WINDOWS, WINDOW_TOKENS = 8, 118, 256  # the same of running text
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Batches of one model. `fitted` holds the texts of `chosen` and more, `held_out` no text of either."""
+
+    chosen: tuple[TextBatch, ...]  # on which heads are ranked
+    fitted: tuple[TextBatch, ...]  # on which mean outputs are taken, and repairs fitted
+    held_out: tuple[TextBatch, ...]  # on which distortions are reported
+    facts: dict[str, Any]
+
+
+def calibrate(
+    loaded: LoadedModel, corpus: Corpus, *, texts: int | None = None, max_length: int | None = None, seed: int = 0
+) -> Calibration:
+    """Documents in a random order: the first ones are held out, the next ones choose, these and more are for fitting.
+
+    Parameters
+    ----------
+    texts
+        How many texts (of language models: windows) choose; None is 256 texts or 8 windows. As many are held out, but
+        never more than half of all.
+    max_length
+        Tokens of a text or window; None is 128 of a text and 256 of a window, or what the model takes.
+
+    Raises
+    ------
+    CorpusError
+        Fewer than two documents, or too little text to fill a window on both sides.
+    """
+    tokenizer = loaded.require_tokenizer()
+    documents = [document for document in corpus if document.text.strip()]
+    if len(documents) < 2:
+        raise CorpusError(
+            f"Some texts choose heads and others judge the choice, and the calibration corpus has "
+            f"{len(documents)} with a word in it; give at least two (one a line, or --unit paragraph)."
+        )
+    shuffled = [documents[place] for place in np.random.default_rng(seed).permutation(len(documents)).tolist()]
+    room = max_length_of(network_of(loaded.model).config, tokenizer)
+    if reads_windows(loaded):
+        return _of_windows(shuffled, tokenizer, texts or WINDOWS, min(max_length or WINDOW_TOKENS, room), seed)
+    return _of_texts(shuffled, tokenizer, texts or TEXTS, min(max_length or TEXT_TOKENS, room), seed)
+
+
+def objective_for(
+    loaded: LoadedModel, batches: Sequence[TextBatch], name: ObjectiveName | None = None, *, seed: int = 0
+) -> Objective:
+    """What a model is judged by, by name; None is "kl" for language models, else "cosine".
+
+    Raises
+    ------
+    UnsupportedModel
+        No such objective, or the model has no vocabulary head for it.
+    """
+    network = network_of(loaded.model)
+    name = name or ("kl" if _is_causal(network) and _has_vocabulary_head(loaded) else "cosine")
+    if name == "cosine":
+        return cosine_distortion(network, batches)
+    if name == "hidden":
+        return hidden_distortion(network, batches)
+    if name not in get_args(ObjectiveName):
+        raise UnsupportedModel(f"The objective is one of {', '.join(get_args(ObjectiveName))}, got {name!r}.")
+    logits = _logits(loaded, name)
+    if name == "kl":
+        return kl_distortion(network, batches, logits)
+    if _is_causal(network):
+        return next_token_loss(batches, logits)
+    tokenizer = loaded.require_tokenizer()
+    if tokenizer.mask_token_id is None:
+        raise UnsupportedModel(
+            f"The tokenizer of {loaded.name!r} has no mask token to ask for; use the objective cosine."
+        )
+    return masked_token_loss(batches, logits, tokenizer.mask_token_id, special=tokenizer.all_special_ids, seed=seed)
+
+
+@torch.no_grad()
+def judged(network: PreTrainedModel, objective: Objective) -> float:
+    """The mean of an objective over its examples, of a network that may be another than the one it was made of."""
+    total = 0.0
+    for batch in objective.batches:
+        own = batch.to(network.device)
+        hidden = network(input_ids=own.input_ids, attention_mask=own.attention_mask).last_hidden_state
+        total += float(objective.values(hidden, own).double().sum())
+    return total / objective.examples
+
+
+def reads_windows(loaded: LoadedModel) -> bool:
+    """Whether it is a model of running text: causal, with a tokenizer that knows the end of a paragraph."""
+    tokenizer = loaded.require_tokenizer()
+    between = tokenizer("\n\n", add_special_tokens=False)["input_ids"]
+    return _is_causal(network_of(loaded.model)) and bool(between) and tokenizer.unk_token_id not in between
+
+
+def _of_texts(
+    documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase, texts: int, max_length: int, seed: int
+) -> Calibration:
+    held = documents[: min(texts, len(documents) // 2)]
+    rest = documents[len(held) :]
+
+    def batches(chosen: Sequence[Document]) -> tuple[TextBatch, ...]:
+        return tuple(text_batches(chosen, tokenizer, max_length=max_length))
+
+    chosen, fitted = rest[:texts], rest[: max(texts, FITTED_TEXTS)]
+    facts = _facts("texts", len(chosen), len(fitted), len(held), max_length, seed)
+    return Calibration(batches(chosen), batches(fitted), batches(held), facts)
+
+
+def _of_windows(
+    documents: Sequence[Document], tokenizer: PreTrainedTokenizerBase, windows: int, length: int, seed: int
+) -> Calibration:
+    half = len(documents) // 2
+    rest = token_windows(documents[half:], tokenizer, length=length, most=max(windows, FITTED_WINDOWS))
+    held = token_windows(documents[:half], tokenizer, length=length, most=windows)
+    chosen = token_windows(documents[half:], tokenizer, length=length, most=windows)
+    counts = [sum(map(len, batches)) for batches in (chosen, rest, held)]
+    facts = _facts("windows", counts[0], counts[1], counts[2], length, seed)
+    return Calibration(tuple(chosen), tuple(rest), tuple(held), facts)
+
+
+def _facts(kind: str, chosen: int, fitted: int, held_out: int, length: int, seed: int) -> dict[str, Any]:
+    return {
+        "reads": kind,
+        "chosen_on": chosen,
+        "fitted_on": fitted,
+        "held_out": held_out,
+        "max_length": length,
+        "seed": seed,
+    }
+
+
+def _is_causal(network: PreTrainedModel) -> bool:
+    return attention_sites(network)[0].stack == "decoder"
+
+
+def _has_vocabulary_head(loaded: LoadedModel) -> bool:
+    return loaded.model.get_output_embeddings() is not None
+
+
+def _logits(loaded: LoadedModel, name: str) -> Logits:
+    if not _has_vocabulary_head(loaded):
+        raise UnsupportedModel(
+            f"{loaded.name!r} has no vocabulary head, which the objective {name} asks for; use cosine or hidden."
+        )
+    return token_logits(loaded.model)

@@ -1,0 +1,197 @@
+"""`headlens prune`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from headlens.cli.options import Device, DType, ModelName, Revision, path_of
+from headlens.cli.pruning_options import (
+    CalibrationFiles,
+    Draws,
+    MaxLength,
+    Objective,
+    Seed,
+    Tasks,
+    Texts,
+    UnitOfHeads,
+    amount_of,
+    calibration_corpus,
+    tasks_of,
+)
+from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.errors import PlanError
+from headlens.files import printable
+
+if TYPE_CHECKING:
+    from headlens.models import LoadedModel
+    from headlens.plan import HeadPlan
+    from headlens.pruning import Pruned, Wish
+
+
+def prune(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(metavar="DIR", parser=path_of, help="Folder for the checkpoint.")],
+    keep: Annotated[
+        str | None, typer.Option(help="How many heads stay: a share (0.6, 60%) or a number.", show_default=False)
+    ] = None,
+    remove: Annotated[str | None, typer.Option(help="How many go, instead.", show_default=False)] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(metavar="L3H2,L7H*", help="These heads go, and nothing is ranked.", show_default=False),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(parser=path_of, help="A plan.json to follow, and nothing is ranked.", show_default=False),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="How heads are ranked; `headlens importance --help` lists the methods.")
+    ] = "greedy",
+    objective: Objective = None,
+    unit: UnitOfHeads = None,
+    per_layer: Annotated[bool, typer.Option("--per-layer", help="The same number from every layer.")] = False,
+    floor: Annotated[int, typer.Option(min=0, help="Heads that every layer keeps.")] = 0,
+    keep_roles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep-roles",
+            metavar="DIR:ROLE,...",
+            help="Heads that have one of these roles (ids or kinds) in a profile stay: profiles/minilm:syntax. May be "
+            "repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    fill: Annotated[
+        str, typer.Option(help="What removed heads go on giving: mean (their mean output, in the bias) or zero.")
+    ] = "mean",
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair", help="Refit what is left by least squares; nearer to the original, not always better."
+        ),
+    ] = False,
+    masked: Annotated[
+        bool,
+        typer.Option("--masked", help="Zero the heads instead: nothing gets smaller, and it is not called pruned."),
+    ] = False,
+    expand: Annotated[
+        bool, typer.Option("--expand", help="First give each head keys and values of its own (grouped models).")
+    ] = False,
+    calibration: CalibrationFiles = None,
+    evals: Tasks = None,
+    draws: Draws = 5,
+    texts: Texts = None,
+    max_length: MaxLength = None,
+    speed: Annotated[bool, typer.Option(help="Time the model beside the original.")] = True,
+    self_contained: Annotated[
+        bool,
+        typer.Option("--self-contained", help="Add code with which transformers loads it where headlens is missing."),
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that headlens wrote.")] = False,
+    device: Device = "cpu",
+    dtype: DType = "float32",
+    revision: Revision = None,
+    seed: Seed = 0,
+) -> None:
+    """Take heads out of MODEL for good, measure what that did, and save the checkpoint.
+
+    Beside the result stand the original, random heads in the same number, and no heads at all.
+
+    Examples: headlens prune minilm --keep 0.5 --out small; headlens prune tiny-gpt2 --remove 8 --eval grammar:400
+    --out tiny
+    """
+    with plain_errors("nothing was written"):
+        check_writable(out)
+        amounts = amount_of(keep, "--keep"), amount_of(remove, "--remove")
+        with progress_bar() as progress:
+            with interrupts_held():
+                from headlens.models import load_whole
+                from headlens.pruning import prune
+                from headlens.surgery.checkpoint import check_free
+
+            check_free(out, overwrite=overwrite)
+            tasks, corpus = tasks_of(evals), calibration_corpus(calibration, model)
+            progress("loading the model", 0, 1)
+            loaded = load_whole(model, device=device, dtype=dtype, revision=revision)
+            if expand:
+                loaded = _expanded(loaded)
+            wish = _wish(loaded, amounts, heads, plan, unit, per_layer, floor, keep_roles or [])
+            result = prune(
+                loaded,
+                corpus,
+                wish,
+                method=method,
+                objective=cast(Any, objective),
+                fill=cast(Any, fill),
+                repair=repair,
+                masked=masked,
+                tasks=tasks,
+                draws=draws,
+                speed=speed,
+                texts=texts,
+                max_length=max_length,
+                seed=seed,
+                progress=progress,
+            )
+            result.facts["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            progress("writing the checkpoint", 0, 1)
+            folder = result.save(out, self_contained=self_contained, overwrite=overwrite)
+        _tell(result, folder)
+
+
+def _expanded(loaded: LoadedModel) -> LoadedModel:
+    from dataclasses import replace
+
+    from headlens.surgery import expand_to_multi_head
+
+    return replace(loaded, model=expand_to_multi_head(loaded.model), check=None)
+
+
+def _wish(
+    loaded: LoadedModel,
+    amounts: tuple[float | int | None, float | int | None],
+    heads: str | None,
+    plan: Path | None,
+    unit: str | None,
+    per_layer: bool,
+    floor: int,
+    keep_roles: list[str],
+) -> Wish | HeadPlan:
+    from headlens.models import network_of
+    from headlens.plan import HeadPlan
+    from headlens.plans import named
+    from headlens.pruning import Wish
+    from headlens.surgery import present_plan
+
+    base = present_plan(network_of(loaded.model))
+    ways = [amounts != (None, None), heads is not None, plan is not None]
+    if sum(ways) != 1:
+        raise PlanError("Say how many heads stay or go (--keep, --remove), or which (--heads, --plan); one of these.")
+    if plan is not None:
+        return HeadPlan.load(plan)
+    if heads is not None:
+        return base.without(named(heads, base) & set(base))
+    protected = frozenset(head for spec in keep_roles for head in _with_roles(spec))
+    return Wish(amounts[0], amounts[1], cast(Any, unit), per_layer, floor, protected)
+
+
+def _with_roles(spec: str) -> frozenset[tuple[int, int]]:
+    from headlens.plans import with_roles
+    from headlens.results import Profile
+
+    folder, colon, names = spec.rpartition(":")
+    if not colon or not folder:
+        raise PlanError(f"--keep-roles takes the folder of a profile and roles, profiles/minilm:syntax; got {spec!r}.")
+    return with_roles(Profile.load(folder).roles, names.split(","))
+
+
+def _tell(result: Pruned, folder: Path) -> None:
+    from headlens.pruning_words import lines_of
+
+    for line in lines_of(result):
+        typer.echo(line)
+    typer.echo(f"Saved: {printable(folder)}")

@@ -1,0 +1,93 @@
+"""Options that pruning, importance and sweep share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headlens.errors import PlanError
+
+if TYPE_CHECKING:
+    from headlens.corpora import Corpus
+    from headlens.evaluation import Task
+
+CalibrationFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--calibration",
+        metavar="KIND:FILE",
+        help="Text that heads are judged on, as after --corpus of `headlens profile`; part of it is held out. Without "
+        "any, the bundled English sample; for tiny-gpt2 and tiny-bert their own grammar. May be repeated.",
+        show_default=False,
+    ),
+]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        help="What heads are judged by: cosine (of sentence vectors), kl (of next-token distributions), hidden, or "
+        "loss. Default: kl for language models, else cosine.",
+        show_default=False,
+    ),
+]
+Texts = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Texts (of language models: windows) that choose. Default: 256 texts or 8 windows.",
+        show_default=False,
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        min=2, help="Tokens of a text or window. Default: 128 or 256, or what the model takes.", show_default=False
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of the order of texts, random plans and random methods.")]
+UnitOfHeads = Annotated[
+    str | None,
+    typer.Option(
+        "--heads-as",
+        metavar="UNIT",
+        help="What goes together: head; group (a key/value head and its query heads); even (a head of every group of "
+        "a layer). Default: head, or group where heads share keys and values.",
+        show_default=False,
+    ),
+]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--eval",
+        metavar="KIND:FILE",
+        help="A task for all models: sts:FILE, perplexity:FILE, masked:FILE, blimp:FILE, syntaxgym:FILE, "
+        "classification:FILE, regression:FILE, grammar:2000. May be repeated.",
+        show_default=False,
+    ),
+]
+Draws = Annotated[int, typer.Option("--random", min=1, help="Random plans of each kind to hold the result against.")]
+
+
+def calibration_corpus(files: list[str] | None, model: str) -> Corpus:
+    from headlens.corpora import read_corpus
+    from headlens.profiling import default_corpus
+
+    return read_corpus(files or [default_corpus(model)])
+
+
+def tasks_of(specs: list[str] | None) -> list[Task]:
+    from headlens.evaluation import read_task
+
+    return [read_task(spec) for spec in specs or []]
+
+
+def amount_of(text: str | None, option: str) -> float | int | None:
+    """ "0.6" or "60%" is a share, "36" a number of heads."""
+    if text is None:
+        return None
+    try:
+        if text.endswith("%"):
+            return float(text[:-1]) / 100
+        return int(text) if text.strip().lstrip("+-").isdigit() else float(text)
+    except ValueError:
+        raise PlanError(f"{option} takes a share (0.6 or 60%) or a number of heads (36), got {text!r}.") from None

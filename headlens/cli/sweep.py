@@ -1,0 +1,104 @@
+"""`headlens sweep`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from headlens.cli.options import Device, DType, ModelName, Revision, path_of
+from headlens.cli.pruning_options import (
+    CalibrationFiles,
+    Draws,
+    MaxLength,
+    Objective,
+    Seed,
+    Tasks,
+    Texts,
+    UnitOfHeads,
+    calibration_corpus,
+    tasks_of,
+)
+from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.errors import PlanError
+from headlens.files import printable
+
+
+def sweep(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(metavar="DIR", parser=path_of, help="Folder for tables and pictures.")],
+    methods: Annotated[
+        str, typer.Option(help="Rankings, with commas; `headlens importance --help` lists them.")
+    ] = "greedy,loo_mean,norm",
+    shares: Annotated[
+        str, typer.Option(help="Shares of the heads that are removed, with commas.")
+    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", parser=path_of, help="A profile of MODEL: which of its roles die when?", show_default=False
+        ),
+    ] = None,
+    objective: Objective = None,
+    unit: UnitOfHeads = None,
+    calibration: CalibrationFiles = None,
+    evals: Tasks = None,
+    draws: Draws = 5,
+    texts: Texts = None,
+    max_length: MaxLength = None,
+    device: Device = "cpu",
+    dtype: DType = "float32",
+    revision: Revision = None,
+    seed: Seed = 0,
+) -> None:
+    """Remove more and more heads of MODEL by several rankings, beside random ones, and draw what that does.
+
+    Examples: headlens sweep minilm --eval sts:pairs.csv --out sweep; headlens sweep tiny-gpt2 --profile
+    reports/tiny-gpt2 --out sweep
+    """
+    with plain_errors("nothing was written"):
+        check_writable(out)
+        removed = _shares(shares)
+        with progress_bar() as progress:
+            with interrupts_held():
+                from headlens.models import load_whole
+                from headlens.results import Profile
+                from headlens.sweeping import sweep
+
+            roles = None if profile is None else Profile.load(profile).roles
+            tasks, corpus = tasks_of(evals), calibration_corpus(calibration, model)
+            progress("loading the model", 0, 1)
+            loaded = load_whole(model, device=device, dtype=dtype, revision=revision)
+            found = sweep(
+                loaded,
+                corpus,
+                [name.strip() for name in methods.split(",") if name.strip()],
+                shares=removed,
+                objective=cast(Any, objective),
+                unit=cast(Any, unit),
+                tasks=tasks,
+                roles=roles,
+                draws=draws,
+                texts=texts,
+                max_length=max_length,
+                seed=seed,
+                progress=progress,
+            )
+            found.facts["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            found.save(out)
+        frame = found.to_frame()
+        for quantity, own in frame.groupby("quantity", sort=False):
+            typer.echo(f"{quantity}, by heads removed (random: median of {draws}):")
+            table = own.pivot_table(index="method", columns="removed", values="value", aggfunc="median", sort=False)
+            typer.echo(table.round(4).to_string(na_rep=""))
+        typer.echo(f"Tables and pictures: {printable(out)}")
+
+
+def _shares(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise PlanError(f"--shares takes numbers with commas, 0.1,0.5; got {text!r}.") from None

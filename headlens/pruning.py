@@ -1,0 +1,331 @@
+"""Prune a model and say honestly what it cost: rank, plan, surgery, and the same questions to all it is held against.
+
+Beside the pruned model always stand the original, random heads in the same number (drawn per layer as the plan has
+them, and freely), and the model without any head: a task that does not suffer there says nothing of the plan.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
+from headlens.corpora import Corpus
+from headlens.errors import PlanError
+from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
+from headlens.importance.inputs import TextBatch
+from headlens.importance.methods import METHODS, Setting
+from headlens.importance.objectives import Objective
+from headlens.importance.result import Floats, Importance
+from headlens.measure import Speed, cache_bytes, measure_speed, parameters
+from headlens.models import LoadedModel, network_of
+from headlens.plan import Head, HeadPlan
+from headlens.plans import Unit, drawn_like, lowest
+from headlens.provenance import circumstances, corpus_facts
+from headlens.scores import head_name
+from headlens.surgery import Means, apply_plan, masked_twin, mean_contexts, present_plan, refit
+from headlens.surgery.checkpoint import save_pruned
+
+METHOD = "greedy"
+RANDOM_DRAWS = 5
+CACHED_TOKENS = 32  # that every model can read, however small
+
+Fill = Literal["mean", "zero"]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One model among those that are compared: what was asked of it, and what it said."""
+
+    name: str  # "original", "pruned", "repaired", "random, same layers", "random", "no heads"
+    plan: HeadPlan
+    distortion: float  # on held-out text
+    results: tuple[TaskResult, ...] = ()  # one a task
+    draw: int | None = None  # of random ones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "name": self.name,
+            "draw": self.draw,
+            "heads": self.plan.n_kept,
+            "removed": [head_name(*head) for head in self.plan.removed],
+            "distortion": self.distortion,
+            "tasks": [result.to_dict() for result in self.results],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """A pruned model, how it came about, and what it was held against."""
+
+    original: LoadedModel
+    model: PreTrainedModel
+    plan: HeadPlan
+    importance: Importance | None  # None where the heads were named
+    objective: str
+    arms: tuple[Arm, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The pruned model as `load_whole` would give it."""
+        return replace(self.original, model=self.model, name=f"{self.original.name}, pruned", check=None)
+
+    def arm(self, name: str) -> Arm:
+        """The first arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def random(self, name: str = "random") -> tuple[Arm, ...]:
+        """All draws of "random" or "random, same layers"."""
+        return tuple(arm for arm in self.arms if arm.name == name)
+
+    def differences(self) -> tuple[Difference, ...]:
+        """Of every task, the model that is kept less the original, paired over items."""
+        kept = self.arms[0]
+        pairs = zip(kept.results, self.arm("original").results, strict=True)
+        return tuple(paired_difference(one, other) for one, other in pairs)
+
+    def save(self, folder: str | os.PathLike[str], *, self_contained: bool = False, overwrite: bool = False) -> Path:
+        """The checkpoint, with plan, manifest, model card and tokenizer; see `surgery.checkpoint.save_pruned`."""
+        return save_pruned(
+            self.model,
+            folder,
+            tokenizer=self.original.tokenizer,
+            manifest=self.facts,
+            self_contained=self_contained,
+            overwrite=overwrite,
+        )
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How many heads go, and which may not: the arguments of `plans.lowest`."""
+
+    keep: float | int | None = None
+    remove: float | int | None = None
+    unit: Unit | None = None
+    per_layer: bool = False
+    floor: int = 0
+    protected: frozenset[Head] = frozenset()
+
+    def plan(self, importance: Floats, base: HeadPlan) -> HeadPlan:
+        return lowest(
+            importance,
+            base,
+            keep=self.keep,
+            remove=self.remove,
+            unit=self.unit,
+            per_layer=self.per_layer,
+            floor=self.floor,
+            protected=self.protected,
+        )
+
+    def count(self, base: HeadPlan) -> int:
+        """How many heads go, whatever their ranking."""
+        return base.n_kept - self.plan(np.zeros((base.layers, base.heads)), base).n_kept
+
+
+def prune(
+    loaded: LoadedModel,
+    corpus: Corpus,
+    wish: Wish | HeadPlan,
+    *,
+    method: str = METHOD,
+    objective: ObjectiveName | None = None,
+    fill: Fill = "mean",
+    repair: bool = False,
+    masked: bool = False,
+    tasks: Sequence[Task] = (),
+    draws: int = RANDOM_DRAWS,
+    speed: bool = False,
+    texts: int | None = None,
+    max_length: int | None = None,
+    seed: int = 0,
+    progress: Progress = lambda _what, _done, _of: None,
+) -> Pruned:
+    """Take heads out of a model, and measure what that did.
+
+    Parameters
+    ----------
+    loaded
+        What `load_whole` gave: with its head, which tasks and the objective of language models need.
+    corpus
+        Calibration text: some of it ranks the heads, other text of it is held out for the distortion.
+    wish
+        How many heads go; or the plan itself, and nothing is ranked.
+    method
+        One of `importance.methods.METHODS`.
+    objective
+        What heads are judged by: "cosine", "kl", "hidden" or "loss"; None is "kl" for language models, else "cosine".
+    fill
+        "mean": removed heads go on giving their mean output, from the bias of W_O; "zero": nothing.
+    repair
+        Refit W_O of the heads that stay, by least squares on calibration text. It brings the model nearer to the
+        original, and can lower the score of a task: both are reported.
+    masked
+        Zero the heads instead of taking them out: a model of the old size and speed, and never called pruned.
+    tasks
+        What the models are asked, beside the distortion.
+    draws
+        Random plans of each kind that the pruned model is held against.
+    speed
+        Time the model beside the original, in turns.
+    texts, max_length, seed
+        Of the calibration.
+
+    Raises
+    ------
+    PlanError, CorpusError, UnsupportedModel
+        Each with a sentence that says what to do.
+    """
+    if repair and masked:
+        raise PlanError("A masked model keeps its weights, so there is nothing to repair; leave one of the two out.")
+    network = network_of(loaded.model)
+    base = present_plan(network)
+    gone = wish.count(base) if isinstance(wish, Wish) else base.n_kept - wish.n_kept
+    if gone < 1:
+        raise PlanError(f"The model has {base.n_kept} heads and none is to go; ask for fewer to be kept.")
+    calibration = calibrate(loaded, corpus, texts=texts, max_length=max_length, seed=seed)
+    means = mean_contexts(network, calibration.fitted) if fill == "mean" else None
+    importance, plan = None, wish
+    if isinstance(wish, Wish):
+        chosen = objective_for(loaded, calibration.chosen, objective, seed=seed)
+        unit = wish.unit or ("head" if base.heads == base.kv_heads else "group")
+        importance = rank(network, chosen, method, unit=unit, means=means, remove=gone, seed=seed, progress=progress)
+        plan = wish.plan(importance.values, base)
+    assert isinstance(plan, HeadPlan)
+    arms = _Arms(
+        loaded,
+        objective_for(loaded, calibration.held_out, objective, seed=seed),
+        tuple(tasks),
+        means,
+        calibration.fitted if repair else None,
+        masked,
+        progress,
+        of=2 + repair + (2 * draws + 1),
+    )
+    model = arms.compare(plan, base, draws, seed)
+    facts = {
+        **circumstances(loaded.name, corpus, seed),
+        "source": {name: loaded.provenance.get(name) for name in ("name", "source", "revision", "weights_sha256")},
+        "data": {**corpus_facts(corpus, limit=None), **calibration.facts},
+        "method": {
+            "ranked_by": method if importance is not None else "by hand",
+            "objective": arms.objective.name,
+            "fill": fill,
+            "repair": repair,
+            **(dict(importance.facts) if importance is not None else {}),
+        },
+        "measured": {**_measured(arms.found, arms.objective.name), **_sizes(loaded.model, model)},
+        "speed": [_plain_speed(one) for one in measure_speed(model, loaded.model)] if speed else [],
+        "arms": [arm.to_dict() for arm in arms.found],
+    }
+    return Pruned(loaded, model, plan, importance, arms.objective.name, tuple(arms.found), facts)
+
+
+def rank(
+    network: PreTrainedModel,
+    objective: Objective,
+    method: str,
+    *,
+    unit: Unit = "head",
+    means: Means | None = None,
+    remove: int | None = None,
+    seed: int = 0,
+    progress: Progress = lambda _what, _done, _of: None,
+) -> Importance:
+    """How much every head matters, by a method of METHODS. Raises PlanError for another name."""
+    if method not in METHODS:
+        raise PlanError(f"Heads are ranked by {', '.join(METHODS)}; got {method!r}.")
+    together: Literal["head", "group"] = "group" if unit == "group" else "head"
+    return METHODS[method].run(
+        Setting(network, objective, together, means, remove, seed, lambda what: progress(what, 0, 1))
+    )
+
+
+def _measured(arms: Sequence[Arm], objective: str) -> dict[str, dict[str, float | int | None]]:
+    """What the original gave and what is kept gives, by what was measured."""
+    kept, original = arms[0], next(arm for arm in arms if arm.name == "original")
+    found: dict[str, dict[str, float | int | None]] = {
+        f"{objective} (held out)": {"before": original.distortion, "after": kept.distortion}
+    }
+    for before, after in zip(original.results, kept.results, strict=True):
+        found[f"{before.task}: {before.metric}"] = {"before": before.value, "after": after.value}
+    return found
+
+
+def _sizes(original: PreTrainedModel, kept: PreTrainedModel) -> dict[str, dict[str, float | int | None]]:
+    """Parameters as they are, and the cache that a real run leaves (of decoders)."""
+    before, after = parameters(original), parameters(kept)
+    found: dict[str, dict[str, float | int | None]] = {
+        "parameters": {"before": before.total, "after": after.total},
+        "parameters of attention": {"before": before.attention, "after": after.attention},
+    }
+    caches = [cache_bytes(model, tokens=CACHED_TOKENS) for model in (original, kept)]
+    if caches[0] is not None and caches[1] is not None:
+        found[f"bytes of the cache after {CACHED_TOKENS} tokens"] = {
+            "before": caches[0].total,
+            "after": caches[1].total,
+        }
+    return found
+
+
+def _plain_speed(speed: Speed) -> dict[str, Any]:
+    return {**asdict(speed), "workload": str(speed.workload), "unit": speed.workload.unit}
+
+
+# ---------------------------------------------------------------------------------------------------- what is compared
+
+
+@dataclass(eq=False)
+class _Arms:
+    """The models that are compared, one after the other: only one is in memory beside the original."""
+
+    loaded: LoadedModel
+    objective: Objective
+    tasks: tuple[Task, ...]
+    means: Means | None
+    fitted: Sequence[TextBatch] | None  # what a repair is fitted on; None: no repair
+    masked: bool
+    progress: Progress
+    of: int
+    found: list[Arm] = field(default_factory=list)
+
+    def compare(self, plan: HeadPlan, base: HeadPlan, draws: int, seed: int) -> PreTrainedModel:
+        """Ask all of them; returns the model that is kept."""
+        original = self.loaded.model
+        if self.masked:
+            model = kept = masked_twin(original, plan, fill=self.means)
+            self._ask("masked", kept, plan)
+        else:
+            model = kept = apply_plan(original, plan, fill=self.means)
+            if self.fitted is not None:
+                self.progress("fitting what is left", len(self.found), self.of)
+                kept = refit(model, original, self.fitted)
+                self._ask("repaired", kept, plan)
+            self._ask("pruned", model, plan)
+        self._ask("original", original, base)
+        for draw in range(draws):
+            rng = np.random.default_rng([seed, draw])
+            for name, other in (
+                ("random, same layers", drawn_like(plan, base, rng)),
+                ("random", drawn_like(plan, base, rng, same_layers=False)),
+            ):
+                self._ask(name, apply_plan(original, other, fill=self.means), other, draw)
+        nothing = base.without(base)
+        self._ask("no heads", apply_plan(original, nothing, fill=self.means), nothing)
+        return kept
+
+    def _ask(self, name: str, model: PreTrainedModel, plan: HeadPlan, draw: int | None = None) -> None:
+        self.progress(f"measuring: {name}", len(self.found), self.of)
+        loaded = replace(self.loaded, model=model, name=f"{self.loaded.name} ({name})")
+        results = tuple(evaluate(loaded, task) for task in self.tasks)
+        self.found.append(Arm(name, plan, judged(network_of(model), self.objective), results, draw))

@@ -1,0 +1,169 @@
+"""How much heads matter by several methods beside each other: values, reliability, agreement, and how long it took."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headlens.calibration import ObjectiveName, calibrate, objective_for
+from headlens.corpora import Corpus
+from headlens.errors import PlanError, UnsupportedModel
+from headlens.files import write_together
+from headlens.importance.methods import METHODS, Setting
+from headlens.importance.result import Importance, Reliability, agreement
+from headlens.importance.units import Kind
+from headlens.models import LoadedModel, network_of
+from headlens.provenance import circumstances, corpus_facts
+from headlens.scores import ScoreTable, head_name
+from headlens.spreadsheets import csv_writer
+from headlens.surgery import mean_contexts, present_plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Progress = Callable[[str, int, int], None]
+
+SCHEMA_VERSION = "headlens.importance/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """One method's word on every head."""
+
+    importance: Importance
+    reliability: Reliability
+    seconds: float
+
+    @property
+    def order(self) -> list[tuple[int, int]]:
+        """Heads that are there, the least important first."""
+        values = self.importance.values
+        there = [(layer, head) for layer, head in zip(*self.importance.present.nonzero(), strict=True)]
+        return sorted(((int(layer), int(head)) for layer, head in there), key=lambda place: (values[place], place))
+
+
+@dataclass(frozen=True, eq=False)
+class Rankings:
+    """By several methods, on the same texts."""
+
+    by_method: dict[str, Ranking]
+    refused: dict[str, str]  # methods that this model or objective cannot be asked by, with the reason
+    facts: dict[str, Any]
+
+    @property
+    def table(self) -> ScoreTable:
+        """All methods as metrics `importance.<method>`."""
+        return ScoreTable.joined([ranking.importance.table() for ranking in self.by_method.values()])
+
+    @property
+    def agreement(self) -> pd.DataFrame:
+        """Spearman's rho of every pair of methods, with intervals; see `importance.result.agreement`."""
+        return agreement([ranking.importance for ranking in self.by_method.values()])
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """scores.parquet and scores.csv (all methods), agreement.csv, importance.json."""
+        place, frame = Path(folder), self.agreement
+        text = json.dumps({"schema": SCHEMA_VERSION, **self.facts, **self._told()}, ensure_ascii=False, indent=1)
+        writers = {
+            **self.table.writers(),
+            "agreement.csv": csv_writer(frame),
+            "importance.json": lambda path: path.write_text(text + "\n", encoding="utf-8"),
+        }
+        write_together({place / name: write for name, write in writers.items()})
+
+    def _told(self) -> dict[str, Any]:
+        return {
+            "methods": {
+                name: {
+                    "help": METHODS[name].help,
+                    "source": METHODS[name].source,
+                    "seconds": ranking.seconds,
+                    "split_half": _or_none(ranking.reliability.halves),
+                    "split_half_whole": _or_none(ranking.reliability.whole),
+                    "facts": dict(ranking.importance.facts),
+                    "order": [head_name(*head) for head in ranking.order],
+                }
+                for name, ranking in self.by_method.items()
+            },
+            "refused": self.refused,
+        }
+
+
+def rank_by(
+    loaded: LoadedModel,
+    corpus: Corpus,
+    methods: Sequence[str],
+    *,
+    objective: ObjectiveName | None = None,
+    unit: Kind | None = None,
+    texts: int | None = None,
+    max_length: int | None = None,
+    seed: int = 0,
+    progress: Progress = lambda _what, _done, _of: None,
+) -> Rankings:
+    """Judge every head by several methods of METHODS, on the same calibration text.
+
+    A method that the model or the objective cannot be asked by is left out with its reason, unless it is the only one.
+    Other arguments are as of `pruning.prune`.
+    """
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise PlanError(f"Heads are ranked by {', '.join(METHODS)}; got {unknown[0]!r}.")
+    network = network_of(loaded.model)
+    base = present_plan(network)
+    unit = unit or ("head" if base.heads == base.kv_heads else "group")
+    calibration = calibrate(loaded, corpus, texts=texts, max_length=max_length, seed=seed)
+    means = mean_contexts(network, calibration.fitted)
+    judge = objective_for(loaded, calibration.chosen, objective, seed=seed)
+    found: dict[str, Ranking] = {}
+    refused: dict[str, str] = {}
+    for place, name in enumerate(methods):
+        progress(f"ranking by {name}", place, len(methods))
+        start = time.perf_counter()
+        try:
+            importance = METHODS[name].run(Setting(network, judge, unit, means, seed=seed))
+        except (PlanError, UnsupportedModel) as reason:
+            if len(methods) == 1:
+                raise
+            refused[name] = str(reason)
+            continue
+        found[name] = Ranking(importance, importance.split_half(seed=seed), time.perf_counter() - start)
+    if not found:
+        raise UnsupportedModel(f"No method can be asked of this model: {next(iter(refused.values()))}")
+    facts = {
+        **circumstances(loaded.name, corpus, seed),
+        "model": dict(loaded.provenance),
+        "data": {**corpus_facts(corpus, limit=None), **calibration.facts},
+        "objective": judge.name,
+        "unit": unit,
+    }
+    return Rankings(found, refused, facts)
+
+
+def lines_of(rankings: Rankings, *, ends: int = 4) -> Iterator[str]:
+    """What was found, for a terminal."""
+    yield f"Judged by {rankings.facts['objective'].replace('_', ' ')}; heads from the least important on:"
+    width = max(map(len, rankings.by_method))
+    for name, ranking in rankings.by_method.items():
+        order = [head_name(*head) for head in ranking.order]
+        halves = ranking.reliability.halves
+        told = f"halves agree {halves:.2f}" if halves == halves else "no single texts to halve"
+        yield (
+            f"{name.ljust(width)}  {' '.join(order[:ends])} ... {' '.join(order[-ends:])}  "
+            f"({told}, {ranking.seconds:.1f} s)"
+        )
+    for name, reason in rankings.refused.items():
+        yield f"{name.ljust(width)}  left out: {reason}"
+    if len(rankings.by_method) > 1:
+        yield "Agreement (Spearman's rho, 95% interval over texts):"
+        for row in rankings.agreement.to_dict("records"):
+            reach = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
+            yield f"  {row['first']} ~ {row['second']}: {row['spearman']:.2f}{reach}"
+
+
+def _or_none(value: float) -> float | None:
+    return None if value != value else value
