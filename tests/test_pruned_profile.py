@@ -5,6 +5,7 @@ The reference is the masked twin, a stock model of full size in which the remove
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -16,7 +17,7 @@ import pytest
 import torch
 from grammar_words import VOCABULARY, grammar_words
 from test_collect import TEXTS, tokenizer
-from transformers import GPT2LMHeadModel, PreTrainedModel
+from transformers import BertConfig, BertForMaskedLM, GPT2LMHeadModel, PreTrainedModel
 
 import headlens
 from headlens.analyze import analyze
@@ -25,9 +26,12 @@ from headlens.analyzers.contribution import Contribution
 from headlens.behaviour.ablation import ablate_heads
 from headlens.behaviour.agreement import ablate_agreement
 from headlens.behaviour.circuits import circuits
+from headlens.behaviour.losses import about_text
 from headlens.behaviour.parts import PARTS
 from headlens.behaviour.repetition import repetition
 from headlens.behaviour.similarity import similarity
+from headlens.behaviour.unembedding import unembedding
+from headlens.capture import capture
 from headlens.collect import bytes_needed, collect
 from headlens.comparison import compare
 from headlens.controls import controls, reinitialised
@@ -37,24 +41,32 @@ from headlens.errors import CaptureError, CorpusError, OutputError, UnsupportedM
 from headlens.models import LoadedModel, facts_of
 from headlens.plan import HeadPlan
 from headlens.records import Batch
+from headlens.replace import replace_attention
 from headlens.results import Profile
 from headlens.scores import ScoreTable, head_name
 from headlens.show import attention_of
 from headlens.surgery import apply_plan, expand_to_multi_head, full_plan, masked_twin, mean_contexts
 from headlens.tally import Tally
-from headlens.testing import tiny_model
+from headlens.testing import padded_inputs, tiny_model
 from headlens.word_pass import word_attention
 from headlens.words import chunk_input
 
 pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
 
 LAYERS, HEADS = 3, 4
-# whole key/value groups of a grouped model; layer 1 loses all its heads
-REMOVED = [(0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1)]
+# layer 1 loses all its heads; and the same of a grouped model, of which whole key/value groups go
+REMOVED = [(0, 0), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
+GROUPS = [(0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 1)]
+ONE_AND_TWO = [(0, 0), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0), (2, 2)]
 ONE_A_LAYER = [(layer, head) for layer in range(LAYERS) for head in range(HEADS) if head != layer + 1]
 TWO_LEFT = [(layer, head) for layer in range(LAYERS) for head in range(HEADS) if (layer, head) not in [(0, 1), (2, 3)]]
 EVERYTHING = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
-CASES = {"an empty layer": REMOVED, "one head a layer": ONE_A_LAYER, "one head or none": TWO_LEFT}
+CASES = {
+    "an empty layer": REMOVED,
+    "one head a layer": ONE_A_LAYER,
+    "one head or none": TWO_LEFT,
+    "one and two": ONE_AND_TWO,
+}
 EXACT: Any = {"rtol": 1e-9, "atol": 1e-9}  # float64; the softmax of Llama is in float32, see SINGLE
 SINGLE: Any = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -98,7 +110,8 @@ def batches() -> list[Batch]:
 @pytest.mark.parametrize(("family", "near"), [("bert", EXACT), ("gpt2", EXACT), ("llama", SINGLE)])
 def test_scores_are_those_of_a_model_whose_other_heads_are_mute(family: str, near: Any, removed: Any) -> None:
     model = tiny_model(family)
-    if family == "llama" and removed != REMOVED:
+    removed = GROUPS if family == "llama" and removed == REMOVED else removed
+    if family == "llama" and removed != GROUPS:
         model = tiny_model(family, num_key_value_heads=HEADS)
 
     def scores(one: PreTrainedModel) -> ScoreTable:
@@ -106,6 +119,27 @@ def test_scores_are_those_of_a_model_whose_other_heads_are_mute(family: str, nea
         return analyze(one, batches(), scorers, documents=len(TEXTS)).scores()
 
     assert_same_where_present(scores(pruned(model, removed)), scores(muted(model, removed)), removed, **near)
+
+
+def test_the_order_in_which_a_checkpoint_holds_its_heads_makes_no_difference() -> None:
+    model = tiny_model("gpt2")
+    orders = [(((2,), (0,)), ((1,),), ((3,), (1,), (0,))), (((0,), (2,)), ((1,),), ((0,), (1,), (3,)))]
+    one, other = (apply_plan(model, HeadPlan(HEADS, HEADS, order)) for order in orders)
+    tables = [
+        (
+            analyze(each, batches(), [ANALYZERS["position"](), Contribution(each)], documents=len(TEXTS)).scores(),
+            circuits(each).scores,
+            similarity(each, batches()),
+            collect(each, tokenizer(), TEXTS[:1], ("context",)),
+        )
+        for each in (one, other)
+    ]
+    mixed, ordered = tables
+    np.testing.assert_allclose(mixed[0].values, ordered[0].values, **EXACT)
+    np.testing.assert_allclose(mixed[1].values, ordered[1].values, **EXACT)
+    np.testing.assert_allclose(mixed[2].distance, ordered[2].distance, **EXACT)
+    np.testing.assert_allclose(mixed[3][0].context, ordered[3][0].context, **SINGLE)
+    assert mixed[2].heads == ordered[2].heads == ((0, 0), (0, 2), (1, 1), (2, 0), (2, 1), (2, 3))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
@@ -117,14 +151,14 @@ def test_below_the_removed_heads_nothing_changes_but_their_share_of_the_layer(fa
     )
     for name in before.names:
         place = before.index(name)
-        was, now = (table.values[place, 0, :2] for table in (before, after))
+        was, now = (table.values[place, 0, 1:3] for table in (before, after))
         if name.startswith("contribution.size"):
             assert (now > was).all()  # of what the two that are left write together
             assert now.sum() == pytest.approx(1)
         else:
             np.testing.assert_allclose(now, was, err_msg=name, **EXACT)
-    changed = before["position.mass[-1]"][2, 2:] - after["position.mass[-1]"][2, 2:]
-    assert (np.abs(changed) > 1e-3).all()
+    changed = before["position.mass[-1]"][2] - after["position.mass[-1]"][2]
+    assert (np.abs(changed[[0, 3]]) > 1e-3).all()
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -273,7 +307,7 @@ def test_heads_are_as_alike_as_those_of_a_model_whose_other_heads_are_mute(profi
     found, whole = (one.similarity for one in profiles)
     assert found is not None
     assert whole is not None
-    assert found.heads == ((0, 0), (0, 1), (2, 2), (2, 3))
+    assert found.heads == ((0, 1), (0, 2), (2, 0), (2, 3))
     places = [whole.heads.index(head) for head in found.heads]
     np.testing.assert_allclose(found.distance, whole.distance[np.ix_(places, places)], **EXACT)
 
@@ -315,19 +349,19 @@ def test_what_weights_say_of_a_head_does_not_depend_on_the_others(model: GPT2LMH
         flat = [one.values.reshape(LAYERS * HEADS, -1) for one in (now, before)]
         np.testing.assert_allclose(flat[0][pairs], flat[1][pairs], **EXACT)
         assert np.isfinite(flat[0]).sum() == np.isfinite(flat[1][pairs]).sum() == 4  # of the first layer to the last
-        np.testing.assert_allclose(now.largest()[2, 2:], before.values[0, :2, 2, 2:].max(axis=0), **EXACT)
+        np.testing.assert_allclose(now.largest()[2, [0, 3]], before.values[0, 1:3, 2][:, [0, 3]].max(axis=0), **EXACT)
         assert found.scores.support[found.scores.index(f"circuits.{kind}_composition")].tolist() == [
             [0, 0, 0, 0],
             [0, 0, 0, 0],
-            [0, 0, 2, 2],
+            [2, 0, 0, 2],
         ]
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "gpt_neox", "opt"])
-def test_weights_of_other_layouts_are_those_of_the_original(family: str) -> None:
+@pytest.mark.parametrize(("family", "removed"), [("bert", REMOVED), ("gpt_neox", REMOVED), ("llama", GROUPS)])
+def test_weights_of_other_layouts_are_those_of_the_original(family: str, removed: Any) -> None:
     one = tiny_model(family)
-    there = is_there(REMOVED)
-    found, whole = (circuits(each).scores["circuits.ov_eigenvalue"] for each in (pruned(one), one))
+    there = is_there(removed)
+    found, whole = (circuits(each).scores["circuits.ov_eigenvalue"] for each in (pruned(one, removed), one))
     np.testing.assert_allclose(found[there], whole[there], **EXACT)
     assert np.isnan(found[~there]).all()
 
@@ -350,7 +384,7 @@ def test_random_weights_are_drawn_for_the_heads_that_are_there(model: GPT2LMHead
     }
     assert not torch.equal(fresh.h[0].attn.c_attn.weight, few.h[0].attn.c_attn.weight)
     whole = reinitialised(model.base_model, 3).h[0].attn.c_attn.weight
-    rows = torch.cat([torch.arange(16) + start for start in (0, 32, 64)])  # of the first two heads, in q, k and v
+    rows = torch.cat([torch.arange(8, 24) + start for start in (0, 32, 64)])  # of heads 1 and 2, in q, k and v
     assert torch.equal(fresh.h[0].attn.c_attn.weight, whole[:, rows])
 
 
@@ -366,7 +400,7 @@ def test_the_best_of_random_heads_is_one_that_is_there() -> None:
 
 def test_random_weights_are_drawn_for_a_model_that_got_an_output_bias() -> None:
     model = tiny_model("llama")
-    few = apply_plan(model, full_plan(model).without(REMOVED), fill=mean_contexts(model, batches()))
+    few = apply_plan(model, full_plan(model).without(GROUPS), fill=mean_contexts(model, batches()))
     fresh = reinitialised(few, 3)
     assert few.layers[1].self_attn.o_proj.bias.abs().min() > 0
     assert {name: one.shape for name, one in fresh.named_parameters()} == {
@@ -381,7 +415,7 @@ def test_random_weights_are_drawn_for_a_model_that_got_an_output_bias() -> None:
 def test_attention_between_words_is_of_the_heads_that_are_there(model: GPT2LMHeadModel) -> None:
     one, other = (list(word_attention(each.base_model, word_batches())) for each in (pruned(model), muted(model)))
     for (_, found), (_, whole) in zip(one, other, strict=True):
-        assert [(layer.layer, layer.head_ids) for layer in found] == [(0, (0, 1)), (2, (2, 3))]
+        assert [(layer.layer, layer.head_ids) for layer in found] == [(0, (1, 2)), (2, (0, 3))]
         for layer in found:
             for name in ("probs", "to_special"):
                 before = getattr(whole[layer.layer], name)[:, list(layer.head_ids or ())]
@@ -399,10 +433,10 @@ def test_one_head_on_a_text_is_the_one_that_is_asked_for(model: GPT2LMHeadModel)
     shown = attention_of(loaded, "the dog sees the cat", 2, 3)
     expected = attention_of(loaded_as(muted(model)), "the dog sees the cat", 2, 3)
     assert shown == expected
-    assert shown != dataclasses.replace(attention_of(loaded, "the dog sees the cat", 2, 2), head=3)
+    assert shown != dataclasses.replace(attention_of(loaded, "the dog sees the cat", 2, 0), head=3)
 
 
-@pytest.mark.parametrize("head", [(0, 2), (1, 1)])
+@pytest.mark.parametrize("head", [(0, 3), (1, 1)])
 def test_a_removed_head_is_not_shown(model: GPT2LMHeadModel, head: tuple[int, int]) -> None:
     with pytest.raises(OutputError, match=rf"{head_name(*head)} was removed from 'a model'"):
         attention_of(loaded_as(pruned(model)), "the dog sees the cat", *head)
@@ -415,15 +449,15 @@ def loaded_as(model: PreTrainedModel) -> LoadedModel:
 
 def test_a_removed_head_cannot_be_taken_out(model: GPT2LMHeadModel) -> None:
     given = encode_texts(["the dog sees the cat ."], grammar_words(), max_length=64).batches
-    with pytest.raises(CorpusError, match="L0H2 was removed from the model"):
-        ablate_heads(loaded_as(pruned(model)), given, {(0, 0): "text", (0, 2): "text"})
+    with pytest.raises(CorpusError, match="L0H3 was removed from the model"):
+        ablate_heads(loaded_as(pruned(model)), given, {(0, 1): "text", (0, 3): "text"})
 
 
 def test_random_sets_of_heads_hold_none_that_was_removed(model: GPT2LMHeadModel) -> None:
     texts = list(islice(grammar_texts(3), 6))
     few, twin = pruned(model), muted(model)
-    found = ablate_agreement(few, grammar_words(), texts, [(0, 0)])
-    alone = [ablate_agreement(twin, grammar_words(), texts, [head], sets=1) for head in [(0, 1), (2, 2), (2, 3)]]
+    found = ablate_agreement(few, grammar_words(), texts, [(0, 1)])
+    alone = [ablate_agreement(twin, grammar_words(), texts, [head], sets=1) for head in [(0, 2), (2, 0), (2, 3)]]
     assert found.random == tuple(one.ablated for one in alone)
     assert found.intact == alone[0].intact
     with pytest.raises(CorpusError, match="L1H0 was removed from the model"):
@@ -433,12 +467,14 @@ def test_random_sets_of_heads_hold_none_that_was_removed(model: GPT2LMHeadModel)
 # ------------------------------------------------------------------------------------------------------------- arrays
 
 
-@pytest.mark.parametrize(("family", "near"), [("bert", SINGLE), ("llama", SINGLE)])
-def test_arrays_hold_heads_in_their_old_places(family: str, near: Any) -> None:
+@pytest.mark.parametrize(("family", "removed"), [("bert", REMOVED), ("llama", GROUPS)])
+def test_arrays_hold_heads_in_their_old_places(family: str, removed: Any) -> None:
     model = tiny_model(family)
     what: Any = ("q", "k", "v", "probs", "context", "contribution")
-    found, whole = (collect(one, tokenizer(), TEXTS[:2], what) for one in (pruned(model), muted(model)))
-    there = is_there(REMOVED)
+    found, whole = (
+        collect(one, tokenizer(), TEXTS[:2], what) for one in (pruned(model, removed), muted(model, removed))
+    )
+    there = is_there(removed)
     for now, before in zip(found, whole, strict=True):
         for name in what:
             some = (
@@ -446,7 +482,7 @@ def test_arrays_hold_heads_in_their_old_places(family: str, near: Any) -> None:
             )  # a group of two shares its keys
             arrays: list[Any] = [getattr(one, name) for one in (now, before)]
             assert arrays[0].shape == arrays[1].shape
-            np.testing.assert_allclose(arrays[0][some], arrays[1][some], err_msg=name, **near)
+            np.testing.assert_allclose(arrays[0][some], arrays[1][some], err_msg=name, **SINGLE)
             assert np.isnan(arrays[0][~some]).all()
 
 
@@ -462,6 +498,49 @@ def test_keys_of_a_model_whose_groups_were_taken_apart_are_by_head() -> None:
     np.testing.assert_allclose(found.k[0][there[0]], whole.k[0].repeat(2, axis=0)[there[0]], **SINGLE)
     assert np.isnan(found.k[~there]).all()
     assert bytes_needed(apart, [5], ("k",)) == 2 * bytes_needed(model, [5], ("k",))
+
+
+# ----------------------------------------------------------------------------------- classes of a type of their own
+
+
+def named(model: PreTrainedModel) -> PreTrainedModel:
+    """With the model_type that pruned checkpoints have."""
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel) and not part.config.model_type.startswith("headlens_"):
+            part.config.model_type = f"headlens_{part.config.model_type}"
+    return model
+
+
+def test_weights_are_found_where_the_original_family_keeps_them(model: GPT2LMHeadModel) -> None:
+    found, whole = named(pruned(model)), pruned(model)
+    assert torch.equal(unembedding(found), unembedding(whole))
+    assert circuits(found).scores.equals(circuits(whole).scores)
+    tables = [repetition(one.base_model, grammar_words(), model=one, period=12, batch=3)[0] for one in (found, whole)]
+    assert "repetition.copying" in tables[0]
+    assert tables[0].equals(tables[1])
+    replace_attention(named(pruned(model, [(0, 0)])))
+
+
+class HeadlensBertForMaskedLM(BertForMaskedLM):
+    """As the class of a pruned checkpoint is called."""
+
+
+def test_the_vocabulary_head_of_an_encoder_is_found_in_a_class_of_another_name() -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+    whole = HeadlensBertForMaskedLM(BertConfig(vocab_size=40, **sizes)).double().eval()
+    few = named(pruned(whole))
+    reader = copy.deepcopy(tokenizer())
+    reader.mask_token = "[UNK]"
+    loaded = LoadedModel(few, reader, "a model", "memory", {"weights_sha256": None, **facts_of(few)})
+    assert about_text(loaded, batches(), seed=0).measure == "text"
+
+
+def test_a_pruned_model_without_positions_takes_a_batch_that_is_padded_on_the_left() -> None:
+    network: Any = named(pruned(tiny_model("t5"))).get_encoder()
+    seen: list[Any] = []
+    with torch.no_grad(), capture(network, seen.append):
+        network(**padded_inputs(side="left"))
+    assert [one.head_ids for one in seen] == [(1, 2), (0, 3)]
 
 
 # ------------------------------------------------------------------------------------------------- no heads whatsoever
