@@ -15,6 +15,7 @@ from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
 from headlens import __version__
 from headlens.errors import UnsupportedModel
+from headlens.manifest import first_source
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def bundled_path(name: str) -> Path:
 
 
 def speaks_grammar(name: str) -> bool:
-    """Whether this is the name or the folder of a model that was trained on the grammar of headlens."""
+    """Whether this is the name or the folder of a model that was trained on the grammar of headlens, pruned or not."""
+    name = first_source(name)
     folders = {Path(__file__).parent / BUNDLES[own].path for own in OF_THE_GRAMMAR}
     return name in OF_THE_GRAMMAR or (bool(name) and Path(name).absolute() in folders)
 

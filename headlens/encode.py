@@ -189,7 +189,7 @@ def max_length_of(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) 
 
     Models with relative positions only (T5) have none of their own. Where neither says, DEFAULT_MAX_LENGTH.
     """
-    limits = [limit for limit in (_position_limit(config), tokenizer.model_max_length) if limit is not None]
+    limits = [limit for limit in (position_limit(config), tokenizer.model_max_length) if limit is not None]
     return min((limit for limit in limits if 0 < limit <= _LARGEST_SANE_LENGTH), default=DEFAULT_MAX_LENGTH)
 
 
@@ -204,7 +204,8 @@ def token_strings(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | Int[T
     return [text or name for name, text in zip(names, spaced, strict=True)]
 
 
-def _position_limit(config: PreTrainedConfig) -> int | None:
+def position_limit(config: PreTrainedConfig) -> int | None:
+    """The most tokens that the positions of a model reach; None where its config does not say."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len")
     limit = next((value for name in names if (value := getattr(config, name, None)) is not None), None)
     if limit is not None and family_of(config) in _POSITIONS_AFTER_PADDING:

@@ -8,6 +8,7 @@ HeadlensError
 ├── CorpusError          a corpus that cannot be read, or holds nothing
 ├── MissingAnnotation    an analyzer needs an annotation that the corpus does not carry
 ├── PlanError            a plan of heads that the model cannot follow
+├── HealingError         a healing that cannot be done, or that came to nothing
 └── OutputError          a result cannot be written or read
 """
 
@@ -42,6 +43,10 @@ class MissingAnnotation(HeadlensError):
 
 class PlanError(HeadlensError):
     """A plan of heads that the model cannot follow, or a ranking that makes none."""
+
+
+class HealingError(HeadlensError):
+    """A healing that cannot be done as it was asked for, or that came to nothing."""
 
 
 class OutputError(HeadlensError):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from headlens.arch import attention_sites, output_projection
-from headlens.encode import _position_limit
+from headlens.encode import position_limit
 from headlens.errors import OutputError, UnsupportedModel
 
 Clock = Callable[[], float]  # in seconds
@@ -304,7 +304,7 @@ def _check_workload(model: PreTrainedModel, workload: Workload) -> None:
 
 
 def _check_size(model: PreTrainedModel, tokens: int, batch: int) -> None:
-    most = _position_limit(model.config)
+    most = position_limit(model.config)
     if tokens < 1 or batch < 1 or (most is not None and tokens > most):
         raise UnsupportedModel(
             f"{type(model).__name__} takes {f'1 to {most}' if most else 'at least 1'} tokens of at least one text; got "

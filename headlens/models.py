@@ -6,7 +6,6 @@ weights of other sizes than the config says, pickle files, and Python code that 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from headlens.arch import family_of
 from headlens.checkpoints import BUNDLES, Checkpoint, find_checkpoint, read_json
 from headlens.checkpoints import bundled_path as bundled_path  # for those who load models
 from headlens.errors import UnsupportedModel
-from headlens.plan import plan_of
+from headlens.model_facts import provenance_of
 from headlens.quiet import quiet as quiet
 from headlens.selfcheck import SelfCheck, check_model
 from headlens.sizes import head_counts as head_counts
@@ -156,7 +155,7 @@ def _load(
         tokenizer = load_tokenizer(checkpoint, trust_remote_code)
         model = model.to(device).eval()
     proof = check_model(model) if check else None
-    return LoadedModel(model, tokenizer, name, checkpoint.source, _provenance(checkpoint, model), proof)
+    return LoadedModel(model, tokenizer, name, checkpoint.source, provenance_of(checkpoint, model), proof)
 
 
 def network_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -340,55 +339,6 @@ def load_tokenizer(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTraine
             f"The tokenizer of {checkpoint.name!r} has no vocabulary: its vocabulary file is missing."
         )
     return tokenizer
-
-
-# ---------------------------------------------------------------------------------------------------------- provenance
-
-
-def _provenance(checkpoint: Checkpoint, model: PreTrainedModel) -> dict[str, Any]:
-    return {
-        "name": checkpoint.name if checkpoint.name in BUNDLES else checkpoint.source,
-        "source": checkpoint.source,
-        "revision": checkpoint.revision,
-        "weights_sha256": _digest(checkpoint.weight_files),
-        **facts_of(model),
-    }
-
-
-def facts_of(model: PreTrainedModel) -> dict[str, Any]:
-    """What a model says of itself, as plain values: family, class, sizes, dtype.
-
-    Sizes are those of the original model. Of a pruned one `heads_kept` counts the heads that are there, and `plan`
-    says which.
-    """
-    return {
-        "family": family_of(model),
-        "class": type(model).__name__,
-        **head_counts(model.config),
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "is_encoder_decoder": bool(model.config.is_encoder_decoder),
-        **_pruned_facts(model),
-    }
-
-
-def _pruned_facts(model: PreTrainedModel) -> dict[str, Any]:
-    plan = plan_of(model.config)
-    return {} if plan is None or not plan.removed else {"heads_kept": plan.n_kept, "plan": plan.to_dict()}
-
-
-def _digest(files: list[Path]) -> str:
-    """What `sha256sum` prints for a single file; for several, the hash of their hashes in order of their names."""
-    digests = [_file_digest(file) for file in files]
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _check_device(device: str, dtype: str) -> None:

@@ -86,6 +86,11 @@ class HeadPlan:
         return sum(map(len, self.kept))
 
     @property
+    def is_grouped(self) -> bool:
+        """Whether heads share keys and values in any layer."""
+        return any(len(group) > 1 for groups in self.groups for group in groups)
+
+    @property
     def is_full(self) -> bool:
         return self == HeadPlan.full(self.layers, self.heads, self.kv_heads)
 
@@ -120,6 +125,11 @@ class HeadPlan:
                 for number, layer in enumerate(self.groups)
             ),
         )
+
+    @property
+    def apart(self) -> HeadPlan:
+        """The same heads, none of them sharing keys and values with another."""
+        return HeadPlan(self.heads, self.kv_heads, tuple(tuple((head,) for head in layer) for layer in self.kept))
 
     def __str__(self) -> str:
         return f"{self.n_kept} of {self.layers * self.heads} heads kept"

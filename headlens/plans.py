@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from headlens.errors import PlanError
+from headlens.numbers import amount
 from headlens.plan import Head, HeadPlan
 from headlens.roles import Roles
 from headlens.scores import Floats, head_name
@@ -41,8 +42,8 @@ def lowest(
     base
         What is there: `HeadPlan.full`, or the plan of a model that was pruned before.
     keep, remove
-        One of the two: a number of heads (an int) or a share of the original model's heads (a float from 0 to 1),
-        rounded to whole heads.
+        One of the two: a number of those that are there (an int), or a share of the original model's heads (a float
+        from 0 to 1), rounded to whole heads.
     unit
         "head" takes single heads. With grouped heads: "group" takes a key/value head and all its query heads, by their
         sum, which alone makes the cache smaller; "even" takes one head of every group of a layer at once. None means
@@ -59,7 +60,7 @@ def lowest(
     PlanError
         A number that cannot be reached exactly, a head without importance.
     """
-    unit = unit or ("head" if base.heads == base.kv_heads else "group")
+    unit = unit or ("group" if base.is_grouped else "head")
     _check(importance, base, unit)
     units = _units(importance, base, unit)
     step = max((len(one) for one in units), default=1) * (base.layers if per_layer else 1)
@@ -143,15 +144,19 @@ def _check(importance: Floats, base: HeadPlan, unit: Unit) -> None:
             f"The importance is of {' x '.join(map(str, importance.shape))} heads, the model has {base.layers} x "
             f"{base.heads}: take the one that was measured on this model."
         )
-    if unit == "head" and base.heads != base.kv_heads:
+    if unit == "head" and base.is_grouped:
         raise PlanError(
-            f"{base.heads // base.kv_heads} heads share a key/value head here, so single ones cannot go: take whole "
+            f"{_largest(base)} heads share a key/value head here, so single ones cannot go: take whole "
             f"groups (unit 'group') or one of every group of a layer (unit 'even'), or expand the model to multi-head "
             f"first."
         )
     for head in base:
         if not np.isfinite(importance[head]):
             raise PlanError(f"{head_name(*head)} has no importance ({importance[head]}), so it cannot be ranked.")
+
+
+def _largest(base: HeadPlan) -> int:
+    return max(len(group) for groups in base.groups for group in groups)
 
 
 def _heads_to_remove(base: HeadPlan, keep: float | int | None, remove: float | int | None, step: int) -> int:
@@ -165,12 +170,11 @@ def _heads_to_remove(base: HeadPlan, keep: float | int | None, remove: float | i
         if not 0 <= asked <= 1:
             raise PlanError(f"A share of heads is from 0 to 1, got {asked:g}; a number of heads is a whole number.")
         # .5 kept and .5 removed are one thing, so it is what goes that is rounded
-        gone = min(round(total * (asked if keep is None else 1 - asked) / step) * step, total)
+        left = total - min(round(total * (asked if keep is None else 1 - asked) / step) * step, total)
     else:
-        gone = asked if keep is None else total - asked
-    left = total - gone
-    if not 0 <= left <= total:
-        raise PlanError(f"The model has {total} heads, got {asked}.")
+        left = base.n_kept - asked if keep is None else asked
+    if not 0 <= left <= total or (isinstance(asked, int) and asked < 0):
+        raise PlanError(f"The model has {amount(base.n_kept, 'head')}, got {asked}.")
     if left > base.n_kept:
         raise PlanError(f"Only {base.n_kept} of {total} heads are left, so {left} cannot be kept.")
     return base.n_kept - left
@@ -178,7 +182,7 @@ def _heads_to_remove(base: HeadPlan, keep: float | int | None, remove: float | i
 
 def _unit_of(plan: HeadPlan, base: HeadPlan) -> Unit:
     """What went together when `plan` was made of `base`."""
-    if base.heads == base.kv_heads:
+    if not base.is_grouped:
         return "head"
     before = {group for layer in base.groups for group in layer}
     return "group" if all(group in before for layer in plan.groups for group in layer) else "even"

@@ -25,7 +25,8 @@ from headlens.encode import check_vocabulary, encode, max_length_of
 from headlens.errors import CaptureError, CorpusError, UnsupportedModel
 from headlens.evidence_table import Evidence
 from headlens.further import Further, analyze_further
-from headlens.models import LoadedModel, facts_of, head_counts, load_model, network_of
+from headlens.model_facts import facts_of
+from headlens.models import LoadedModel, head_counts, load_model, network_of
 from headlens.on_roles import on_roles
 from headlens.passes import read_text, read_words, scorers_of_tokens
 from headlens.provenance import (

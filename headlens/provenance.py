@@ -24,12 +24,12 @@ _OF_WORDS = (
 )
 
 
-def circumstances(name: str, corpus: object, seed: int) -> dict[str, Any]:
-    """When, with what, and how it was asked for; the command line puts its own words in place of `command`."""
+def circumstances(name: str, corpus: object, seed: int, *, caller: str = "headlens.profile") -> dict[str, Any]:
+    """When, with what, and by which function it was asked for; the command line puts its own words for `command`."""
     return {
         "headlens": headlens.__version__,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": f"headlens.profile({name!r}{'' if corpus is None else ', ...'})",
+        "command": f"{caller}({name!r}{'' if corpus is None else ', ...'})",
         "seed": seed,
         "versions": _versions(),
     }

@@ -10,26 +10,27 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from transformers import PreTrainedModel
 
 from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
 from headlens.corpora import Corpus
+from headlens.encode import max_length_of
 from headlens.errors import PlanError
 from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
 from headlens.importance.inputs import TextBatch
-from headlens.importance.methods import METHODS, Setting
+from headlens.importance.methods import Setting, check_methods, ranked
 from headlens.importance.objectives import Objective
 from headlens.importance.result import Floats, Importance
-from headlens.measure import Speed, cache_bytes, measure_speed, parameters
+from headlens.measure import Speed, cache_bytes, measure_speed, parameters, workloads_of
 from headlens.models import LoadedModel, network_of
 from headlens.plan import Head, HeadPlan
 from headlens.plans import Unit, drawn_like, lowest
 from headlens.provenance import circumstances, corpus_facts
 from headlens.scores import head_name
-from headlens.surgery import Means, apply_plan, masked_twin, mean_contexts, present_plan, refit
+from headlens.surgery import Means, apply_plan, expand_to_multi_head, masked_twin, mean_contexts, present_plan, refit
 from headlens.surgery.checkpoint import save_pruned
 
 METHOD = "greedy"
@@ -139,10 +140,12 @@ def prune(
     wish: Wish | HeadPlan,
     *,
     method: str = METHOD,
+    every: int | None = None,
     objective: ObjectiveName | None = None,
     fill: Fill = "mean",
     repair: bool = False,
     masked: bool = False,
+    expand: bool = False,
     tasks: Sequence[Task] = (),
     draws: int = RANDOM_DRAWS,
     speed: bool = False,
@@ -163,6 +166,8 @@ def prune(
         How many heads go; or the plan itself, and nothing is ranked.
     method
         One of `importance.methods.METHODS`.
+    every
+        Of iterative methods ("greedy"): how many heads, or groups, go before the next scoring; None is 1.
     objective
         What heads are judged by: "cosine", "kl", "hidden" or "loss"; None is "kl" for language models, else "cosine".
     fill
@@ -172,12 +177,15 @@ def prune(
         original, and can lower the score of a task: both are reported.
     masked
         Zero the heads instead of taking them out: a model of the old size and speed, and never called pruned.
+    expand
+        First give every head keys and values of its own (grouped models), so that single heads can go; what the model
+        is held against stays as it was.
     tasks
         What the models are asked, beside the distortion.
     draws
         Random plans of each kind that the pruned model is held against.
     speed
-        Time the model beside the original, in turns.
+        Time the model beside the original, in turns, at the workloads of `measure.workloads_of` that it has room for.
     texts, max_length, seed
         Of the calibration.
 
@@ -188,8 +196,17 @@ def prune(
     """
     if repair and masked:
         raise PlanError("A masked model keeps its weights, so there is nothing to repair; leave one of the two out.")
+    if fill not in get_args(Fill):
+        raise PlanError(f"Removed heads go on giving {' or '.join(get_args(Fill))}, got fill {fill!r}.")
+    original = loaded
+    if expand:
+        loaded = replace(loaded, model=expand_to_multi_head(loaded.model), check=None)
     network = network_of(loaded.model)
     base = present_plan(network)
+    if isinstance(wish, Wish):
+        check_methods([method], every)
+    else:
+        _check_plan(wish, base, every)
     gone = wish.count(base) if isinstance(wish, Wish) else base.n_kept - wish.n_kept
     if gone < 1:
         raise PlanError(f"The model has {base.n_kept} heads and none is to go; ask for fewer to be kept.")
@@ -198,8 +215,10 @@ def prune(
     importance, plan = None, wish
     if isinstance(wish, Wish):
         chosen = objective_for(loaded, calibration.chosen, objective, seed=seed)
-        unit = wish.unit or ("head" if base.heads == base.kv_heads else "group")
-        importance = rank(network, chosen, method, unit=unit, means=means, remove=gone, seed=seed, progress=progress)
+        unit = wish.unit or ("group" if base.is_grouped else "head")
+        importance = rank(
+            network, chosen, method, unit=unit, means=means, remove=gone, every=every, seed=seed, progress=progress
+        )
         plan = wish.plan(importance.values, base)
     assert isinstance(plan, HeadPlan)
     arms = _Arms(
@@ -214,7 +233,7 @@ def prune(
     )
     model = arms.compare(plan, base, draws, seed)
     facts = {
-        **circumstances(loaded.name, corpus, seed),
+        **circumstances(loaded.name, corpus, seed, caller="headlens.pruning.prune"),
         "source": {name: loaded.provenance.get(name) for name in ("name", "source", "revision", "weights_sha256")},
         "data": {**corpus_facts(corpus, limit=None), **calibration.facts},
         "method": {
@@ -222,13 +241,14 @@ def prune(
             "objective": arms.objective.name,
             "fill": fill,
             "repair": repair,
+            "expand": expand,
             **(dict(importance.facts) if importance is not None else {}),
         },
-        "measured": {**_measured(arms.found, arms.objective.name), **_sizes(loaded.model, model)},
-        "speed": [_plain_speed(one) for one in measure_speed(model, loaded.model)] if speed else [],
+        "measured": {**_measured(arms.found, arms.objective.name), **_sizes(original.model, model)},
+        "speed": _speeds(model, original) if speed else [],
         "arms": [arm.to_dict() for arm in arms.found],
     }
-    return Pruned(loaded, model, plan, importance, arms.objective.name, tuple(arms.found), facts)
+    return Pruned(original, model, plan, importance, arms.objective.name, tuple(arms.found), facts)
 
 
 def rank(
@@ -239,16 +259,33 @@ def rank(
     unit: Unit = "head",
     means: Means | None = None,
     remove: int | None = None,
+    every: int | None = None,
     seed: int = 0,
     progress: Progress = lambda _what, _done, _of: None,
 ) -> Importance:
     """How much every head matters, by a method of METHODS. Raises PlanError for another name."""
-    if method not in METHODS:
-        raise PlanError(f"Heads are ranked by {', '.join(METHODS)}; got {method!r}.")
+    check_methods([method], every)
     together: Literal["head", "group"] = "group" if unit == "group" else "head"
-    return METHODS[method].run(
-        Setting(network, objective, together, means, remove, seed, lambda what: progress(what, 0, 1))
+    setting = Setting(
+        network,
+        objective,
+        together,
+        means,
+        remove=remove,
+        every=every,
+        seed=seed,
+        say=lambda what: progress(what, 0, 1),
     )
+    return ranked(method, setting)
+
+
+def _check_plan(plan: HeadPlan, base: HeadPlan, every: int | None) -> None:
+    sizes = [(one.layers, one.heads, one.kv_heads) for one in (plan, base)]
+    if sizes[0] != sizes[1]:
+        told = [f"{layers} x {heads} heads ({kv_heads} of keys and values)" for layers, heads, kv_heads in sizes]
+        raise PlanError(f"The plan is for {told[0]}, and the model has {told[1]}; take one that was made for it.")
+    if every is not None:
+        raise PlanError("Where the plan is given no head is scored, so none is scored again; leave `every` out.")
 
 
 def _measured(arms: Sequence[Arm], objective: str) -> dict[str, dict[str, float | int | None]]:
@@ -276,6 +313,13 @@ def _sizes(original: PreTrainedModel, kept: PreTrainedModel) -> dict[str, dict[s
             "after": caches[1].total,
         }
     return found
+
+
+def _speeds(model: PreTrainedModel, loaded: LoadedModel) -> list[dict[str, Any]]:
+    """Of the workloads that have room in the model."""
+    room = max_length_of(network_of(loaded.model).config, loaded.require_tokenizer())
+    fitting = [one for one in workloads_of(loaded.model) if one.tokens + one.new <= room]
+    return [_plain_speed(one) for one in measure_speed(model, loaded.model, workloads=fitting)]
 
 
 def _plain_speed(speed: Speed) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from headlens.calibration import ObjectiveName, calibrate, objective_for
 from headlens.corpora import Corpus
 from headlens.errors import PlanError, UnsupportedModel
 from headlens.files import write_together
-from headlens.importance.methods import METHODS, Setting
+from headlens.importance.methods import METHODS, Setting, check_methods, ranked
 from headlens.importance.result import Importance, Reliability, agreement
 from headlens.importance.units import Kind
 from headlens.models import LoadedModel, network_of
@@ -101,6 +101,7 @@ def rank_by(
     *,
     objective: ObjectiveName | None = None,
     unit: Kind | None = None,
+    every: int | None = None,
     texts: int | None = None,
     max_length: int | None = None,
     seed: int = 0,
@@ -109,13 +110,18 @@ def rank_by(
     """Judge every head by several methods of METHODS, on the same calibration text.
 
     A method that the model or the objective cannot be asked by is left out with its reason, unless it is the only one.
-    Other arguments are as of `pruning.prune`.
+    `every` is for those of the methods that are iterative; other arguments are as of `pruning.prune`.
+
+    Raises
+    ------
+    PlanError, CorpusError, UnsupportedModel
+        Each with a sentence that says what to do.
     """
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise PlanError(f"Heads are ranked by {', '.join(METHODS)}; got {unknown[0]!r}.")
+    methods = list(dict.fromkeys(methods))
+    check_methods(methods, every)
     network = network_of(loaded.model)
     base = present_plan(network)
-    unit = unit or ("head" if base.heads == base.kv_heads else "group")
+    unit = unit or ("group" if base.is_grouped else "head")
     calibration = calibrate(loaded, corpus, texts=texts, max_length=max_length, seed=seed)
     means = mean_contexts(network, calibration.fitted)
     judge = objective_for(loaded, calibration.chosen, objective, seed=seed)
@@ -125,17 +131,18 @@ def rank_by(
         progress(f"ranking by {name}", place, len(methods))
         start = time.perf_counter()
         try:
-            importance = METHODS[name].run(Setting(network, judge, unit, means, seed=seed))
+            importance = ranked(name, Setting(network, judge, unit, means, every=every, seed=seed))
         except (PlanError, UnsupportedModel) as reason:
             if len(methods) == 1:
                 raise
             refused[name] = str(reason)
             continue
+        importance = replace(importance, method=name)  # a method may call itself by the variant that it chose
         found[name] = Ranking(importance, importance.split_half(seed=seed), time.perf_counter() - start)
     if not found:
         raise UnsupportedModel(f"No method can be asked of this model: {next(iter(refused.values()))}")
     facts = {
-        **circumstances(loaded.name, corpus, seed),
+        **circumstances(loaded.name, corpus, seed, caller="headlens.rankings.rank_by"),
         "model": dict(loaded.provenance),
         "data": {**corpus_facts(corpus, limit=None), **calibration.facts},
         "objective": judge.name,
@@ -147,7 +154,7 @@ def rank_by(
 def lines_of(rankings: Rankings, *, ends: int = 4) -> Iterator[str]:
     """What was found, for a terminal."""
     yield f"Judged by {rankings.facts['objective'].replace('_', ' ')}; heads from the least important on:"
-    width = max(map(len, rankings.by_method))
+    width = max(map(len, [*rankings.by_method, *rankings.refused]))
     for name, ranking in rankings.by_method.items():
         order = [head_name(*head) for head in ranking.order]
         halves = ranking.reliability.halves

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from headlens.corpora import Corpus
 from headlens.errors import PlanError
 from headlens.evaluation import Task, evaluate
 from headlens.files import Write, write_together
-from headlens.importance.methods import METHODS, Setting
+from headlens.importance.methods import Setting, check_methods, check_objective, ranked
 from headlens.importance.units import Kind
 from headlens.models import LoadedModel, network_of
 from headlens.plan import HeadPlan
@@ -38,6 +39,8 @@ SCHEMA_VERSION = "headlens.sweep/1"
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of heads removed
 RANDOM = "random"  # the band: drawn anew for every point
 DRAWS = 5
+
+_OWN = re.compile(r"survival\.csv|(?:sweep-\d+|survival-\w+)\.(?:svg|png)")  # what `save` may write beside the rest
 
 Progress = Callable[[str, int, int], None]
 
@@ -102,7 +105,10 @@ class Sweep:
         return pd.DataFrame(rows, columns=columns)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """sweep.csv, survival.csv (where roles were given), sweep.json, and pictures of both as SVG and PNG."""
+        """sweep.csv, survival.csv (where roles were given), sweep.json, and pictures of both as SVG and PNG.
+
+        What an earlier sweep has beside these is removed.
+        """
         from headlens.report.sweep_plots import draw_survival, draw_sweep
 
         place, survival = Path(folder), self.survival()
@@ -128,6 +134,9 @@ class Sweep:
         if len(survival):
             writers |= {"survival.csv": csv_writer(survival), **draw_survival(survival)}
         write_together({place / name: write for name, write in writers.items()})
+        for old in place.iterdir():
+            if _OWN.fullmatch(old.name) and old.name not in writers:
+                old.unlink()
 
 
 def sweep(
@@ -159,18 +168,26 @@ def sweep(
 
     Other arguments are as of `pruning.prune`.
     """
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise PlanError(f"Heads are ranked by {', '.join(METHODS)}; got {unknown[0]!r}.")
+    methods = list(dict.fromkeys(methods))
+    check_methods(methods)
     if not shares or not all(0 < share <= 1 for share in shares):
         raise PlanError(f"A sweep removes shares above 0 and up to 1 of the heads, got {list(shares)}.")
     network = network_of(loaded.model)
     base = present_plan(network)
-    unit = unit or ("head" if base.heads == base.kv_heads else "group")
+    if roles is not None and (roles.n_layers, roles.n_heads) != (base.layers, base.heads):
+        raise PlanError(
+            f"The roles are of {roles.n_layers} x {roles.n_heads} heads, and the model has {base.layers} x "
+            f"{base.heads}; take the profile of this model."
+        )
+    unit = unit or ("group" if base.is_grouped else "head")
+    plans = _random_plans(base, shares, unit, seed)
     calibration = calibrate(loaded, corpus, texts=texts, max_length=max_length, seed=seed)
     means = mean_contexts(network, calibration.fitted)
     chosen = objective_for(loaded, calibration.chosen, objective, seed=seed)
     held_out = objective_for(loaded, calibration.held_out, objective, seed=seed)
-    of = 1 + len(shares) * (len(methods) + draws)
+    for method in methods:
+        check_objective(method, chosen)
+    of = 1 + len(plans) * (len(methods) + draws)
     points: list[Point] = []
 
     def ask(method: str, plan: HeadPlan, draw: int | None = None) -> None:
@@ -182,20 +199,26 @@ def sweep(
         points.append(Point(method, draw, removed, plan, judged(network_of(model), held_out), scores))
 
     ask("whole model", base)
-    random = np.random.default_rng(seed).permutation(base.layers * base.heads).reshape(base.layers, base.heads)
-    plans = {share: lowest(random.astype(np.float64), base, remove=float(share), unit=unit) for share in sorted(shares)}
     most = base.n_kept - min(plan.n_kept for plan in plans.values())
     for method in methods:
         progress(f"ranking by {method}", len(points), of)
-        setting = Setting(network, chosen, unit, means, most, seed, lambda what: progress(what, len(points), of))
-        values = METHODS[method].run(setting).values
+        setting = Setting(
+            network,
+            chosen,
+            unit,
+            means,
+            remove=most,
+            seed=seed,
+            say=lambda what: progress(what, len(points), of),
+        )
+        values = ranked(method, setting).values
         for share in plans:
             ask(method, lowest(values, base, remove=float(share), unit=unit))
     for place, plan in enumerate(plans.values()):
         for draw in range(draws):
             ask(RANDOM, drawn_like(plan, base, np.random.default_rng([seed, place, draw]), same_layers=False), draw)
     facts = {
-        **circumstances(loaded.name, corpus, seed),
+        **circumstances(loaded.name, corpus, seed, caller="headlens.sweeping.sweep"),
         "model": dict(loaded.provenance),
         "data": {**corpus_facts(corpus, limit=None), **calibration.facts},
         "objective": held_out.name,
@@ -205,3 +228,18 @@ def sweep(
         "draws": draws,
     }
     return Sweep(tuple(points), roles, facts)
+
+
+def _random_plans(base: HeadPlan, shares: Sequence[float], unit: Kind, seed: int) -> dict[float, HeadPlan]:
+    """By share, smallest first; of shares that come to the same number of heads only the first, none of no head."""
+    random = np.random.default_rng(seed).permutation(base.layers * base.heads).reshape(base.layers, base.heads)
+    found: dict[float, HeadPlan] = {}
+    counts = {base.n_kept}
+    for share in sorted(shares):
+        plan = lowest(random.astype(np.float64), base, remove=float(share), unit=unit)
+        if plan.n_kept not in counts:
+            counts.add(plan.n_kept)
+            found[share] = plan
+    if not found:
+        raise PlanError(f"Shares of {list(shares)} come to no head of {base.layers * base.heads}; give larger ones.")
+    return found

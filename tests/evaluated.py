@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from headlens.models import LoadedModel, facts_of
+from headlens.model_facts import facts_of
+from headlens.models import LoadedModel
 from headlens.testing import tiny_model
 
 WORDS = "the a cat dog cats dogs sees see sleeps sleep often and old big near is are good . ,".split()

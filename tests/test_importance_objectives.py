@@ -160,9 +160,13 @@ def test_tiny_distortions_keep_their_digits() -> None:
 # -------------------------------------------------------------------------------------------------------------- losses
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_next_token_loss_is_that_of_transformers(family: str) -> None:
-    whole = whole_of(AutoModelForCausalLM, family)
+@pytest.mark.parametrize(
+    ("family", "more"),
+    # the head of OPT calls the decoder within its network; with a projection, on narrower states than its layers have
+    [("gpt2", {}), ("llama", {}), ("opt", {}), ("opt", {"word_embed_proj_dim": 12})],
+)
+def test_next_token_loss_is_that_of_transformers(family: str, more: dict[str, object]) -> None:
+    whole = whole_of(AutoModelForCausalLM, family, **more)
     objective = next_token_loss(batches(), token_logits(whole))
     expected = [float(whole(torch.tensor([text]), labels=torch.tensor([text])).loss) for text in TEXTS]
     assert values_of(objective, whole.base_model) == pytest.approx(expected, rel=1e-6)  # transformers' is in float32
@@ -198,7 +202,14 @@ def test_a_single_token_has_no_next_one() -> None:
 
 @pytest.mark.parametrize(
     ("family", "more"),
-    [("bert", {}), ("roberta", {}), ("distilbert", {}), ("gpt2", {"pad_token_id": 0}), ("llama", {"pad_token_id": 0})],
+    [
+        ("bert", {}),
+        ("roberta", {}),
+        ("distilbert", {}),
+        ("gpt2", {"pad_token_id": 0}),
+        ("llama", {"pad_token_id": 0}),
+        ("opt", {}),
+    ],
 )
 def test_the_own_head_of_a_classifier_gives_its_logits(family: str, more: dict[str, object]) -> None:
     whole = whole_of(AutoModelForSequenceClassification, family, num_labels=3, **more)

@@ -17,6 +17,7 @@ ORDER = [
     "errors",
     "files",
     "spreadsheets",
+    "manifest",
     "numbers",
     "documents",
     "scores",
@@ -45,6 +46,7 @@ ORDER = [
     "replace",
     "selfcheck",
     "surgery",
+    "model_facts",
     "models",
     "pooling",
     "analyzers",
@@ -83,6 +85,10 @@ ORDER = [
     "healing",
     "pruning",
     "pruning_words",
+    "evaluating",
+    "evaluating_words",
+    "heal_pruned",
+    "heal_pruned_words",
     "rankings",
     "sweeping",
     "collect",
@@ -93,7 +99,7 @@ ORDER = [
 LIGHT = [
     *("errors", "files", "spreadsheets", "documents", "scores", "corpora", "significance", "report"),
     *("numbers", "wording", "evidence_table", "evidence", "gold", "rivals", "roles"),
-    *("effects", "plan", "plans", "examples", "differences", "comparison", "role_files", "exports"),
+    *("manifest", "effects", "plan", "plans", "examples", "differences", "comparison", "role_files", "exports"),
 ]
 HEAVY = {"torch", "transformers"}
 

@@ -15,7 +15,8 @@ from headlens.capture import capture
 from headlens.encode import max_length_of
 from headlens.errors import CaptureError, PlanError, SelfCheckFailed, UnsupportedModel
 from headlens.gates import gates_without
-from headlens.models import facts_of, head_counts
+from headlens.model_facts import facts_of
+from headlens.models import head_counts
 from headlens.plan import CONFIG_ENTRY, HeadPlan, plan_of
 from headlens.records import LayerAttention
 from headlens.replace import replace_attention

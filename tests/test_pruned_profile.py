@@ -38,7 +38,8 @@ from headlens.controls import controls, reinitialised
 from headlens.corpora.grammar import grammar_texts
 from headlens.encode import encode_texts, encode_words
 from headlens.errors import CaptureError, CorpusError, OutputError, UnsupportedModel
-from headlens.models import LoadedModel, facts_of
+from headlens.model_facts import facts_of
+from headlens.models import LoadedModel
 from headlens.plan import HeadPlan
 from headlens.records import Batch
 from headlens.replace import replace_attention

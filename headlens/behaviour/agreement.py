@@ -219,7 +219,7 @@ def _asked(
         questions = []
         for row, number in enumerate(batch.input_index.tolist()):
             verbs = [forced for forced in texts[number].forced if forced.kind == _KIND]
-            others = _other_ids(inputs[number], verbs, tokenizer)
+            others = other_ids(inputs[number], verbs, tokenizer)
             for forced, wrong in zip(verbs, others, strict=True):
                 start, stop = batch.words[row, forced.word].tolist()
                 if wrong is not None and stop - start == 1 and start > 0:
@@ -228,7 +228,7 @@ def _asked(
         yield _Asked(batch, questions)
 
 
-def _other_ids(item: WordInput, verbs: Sequence[Forced], tokenizer: PreTrainedTokenizerBase) -> list[int | None]:
+def other_ids(item: WordInput, verbs: Sequence[Forced], tokenizer: PreTrainedTokenizerBase) -> list[int | None]:
     """The id of the wrong form in the place of each verb; None where it is not one token."""
     if not verbs:
         return []

@@ -118,7 +118,7 @@ def about_text(model: LoadedModel, batches: Sequence[Batch], *, seed: int) -> Qu
     if not inputs:
         raise CorpusError("The corpus holds no token to ask the model for, with and without a head; give it text.")
     is_causal = attention_sites(network)[0].stack == "decoder"
-    logits = _next_token_logits(model) if is_causal else _masked_token_logits(model)
+    logits = _next_token_logits(model) if is_causal else masked_token_logits(model)
     if logits is None:
         return Output(network, _packed(network, [_whole(item) for item in inputs]))
     if is_causal:
@@ -149,7 +149,7 @@ def about_repeats(model: LoadedModel, *, seed: int) -> Question:
             f"{model.name!r} sees the tokens that follow, so it predicts no second copy of random tokens; ask for the "
             f"task 'text'."
         )
-    logits = _causal_logits(model)
+    logits = causal_logits(model)
     source = Source.of(network, tokenizer, is_causal=True)
     period = fitting_period(source, PERIOD, 2)
     drawn = random_sample(source, period=period, batch=SEQUENCES, seed=seed, stream=_STREAM)
@@ -302,12 +302,13 @@ def _wide(values: Tensor) -> Tensor:
 
 def _next_token_logits(model: LoadedModel) -> Logits | None:
     try:
-        return _causal_logits(model)
+        return causal_logits(model)
     except UnsupportedModel:
         return None
 
 
-def _causal_logits(model: LoadedModel) -> Logits:
+def causal_logits(model: LoadedModel) -> Logits:
+    """The vocabulary head of a decoder; UnsupportedModel where none is known."""
     head = vocabulary_head(model)
     config = model.model.config.get_text_config()
     factor = getattr(config, "logit_scale", None) or 1 / (
@@ -322,7 +323,7 @@ def _causal_logits(model: LoadedModel) -> Logits:
     return logits
 
 
-def _masked_token_logits(model: LoadedModel) -> Logits | None:
+def masked_token_logits(model: LoadedModel) -> Logits | None:
     """The vocabulary head of an encoder, with all that stands before its matrix; None where it has none."""
     kind = MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(family_of(model.model))
     tokenizer = model.require_tokenizer()

@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 from headlens import __version__
-from headlens.cli import check, compare, corpus, export, importance, profile, prune, report, show, sweep
+from headlens.cli import (
+    check,
+    compare,
+    corpus,
+    evaluate,
+    export,
+    heal,
+    importance,
+    profile,
+    prune,
+    report,
+    show,
+    sweep,
+)
 from headlens.cli.terminal import plain_errors
 
 __all__ = ["app", "main"]
@@ -25,7 +38,7 @@ app = typer.Typer(
 )
 for command in (
     *(profile.profile, report.report, show.show, compare.compare, export.export),
-    *(importance.importance, prune.prune, sweep.sweep, check.check),
+    *(importance.importance, prune.prune, sweep.sweep, evaluate.evaluate, heal.heal, check.check),
 ):
     app.command(command.__name__)(command)
 app.add_typer(corpus.corpora_app, name="corpus")

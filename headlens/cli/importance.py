@@ -5,19 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from headlens.cli.options import Device, DType, ModelName, Revision, path_of
 from headlens.cli.pruning_options import (
     CalibrationFiles,
+    Every,
     MaxLength,
     Objective,
     Seed,
     Texts,
     UnitOfHeads,
     calibration_corpus,
+    check_name,
 )
 from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
 from headlens.files import printable
@@ -28,9 +30,9 @@ def importance(
     methods: Annotated[
         str,
         typer.Option(
-            help="Names with commas, or all (those that need no training): greedy, loo_mean, loo_zero, loo_resample, "
-            "loo_uniform, norm, norm_raw, norm_centred, random, gradient, gradient_token, gradient_batch, integrated, "
-            "taylor, gauss_newton; hard_concrete, subset, causal (trained gates)."
+            help="Names with commas, or all (those that need no training and fit the objective): greedy, loo_mean, "
+            "loo_zero, loo_resample, loo_uniform, norm, norm_raw, norm_centred, random, gradient, gradient_token, "
+            "gradient_batch, integrated, taylor, gauss_newton; hard_concrete, subset, causal (trained gates)."
         ),
     ] = "loo_mean",
     out: Annotated[
@@ -39,6 +41,7 @@ def importance(
     ] = None,
     objective: Objective = None,
     unit: UnitOfHeads = None,
+    every: Every = None,
     calibration: CalibrationFiles = None,
     texts: Texts = None,
     max_length: MaxLength = None,
@@ -56,13 +59,18 @@ def importance(
             check_writable(out)
         with progress_bar() as progress:
             with interrupts_held():
-                from headlens.importance.methods import METHODS
+                from headlens.calibration import ObjectiveName
+                from headlens.importance.methods import METHODS, check_methods
+                from headlens.importance.units import Kind
                 from headlens.models import load_whole
                 from headlens.rankings import lines_of, rank_by
 
             named = [name.strip() for name in methods.split(",") if name.strip()]
             if named == ["all"]:
                 named = [name for name, method in METHODS.items() if not method.is_trained]
+            check_methods(named, every)
+            check_name(objective, get_args(ObjectiveName), "--objective")
+            check_name(unit, get_args(Kind), "--heads-as")
             corpus = calibration_corpus(calibration, model)
             progress("loading the model", 0, 1)
             loaded = load_whole(model, device=device, dtype=dtype, revision=revision)
@@ -72,6 +80,7 @@ def importance(
                 named,
                 objective=cast(Any, objective),
                 unit=cast(Any, unit),
+                every=every,
                 texts=texts,
                 max_length=max_length,
                 seed=seed,

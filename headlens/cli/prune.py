@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -13,6 +13,7 @@ from headlens.cli.options import Device, DType, ModelName, Revision, path_of
 from headlens.cli.pruning_options import (
     CalibrationFiles,
     Draws,
+    Every,
     MaxLength,
     Objective,
     Seed,
@@ -21,6 +22,7 @@ from headlens.cli.pruning_options import (
     UnitOfHeads,
     amount_of,
     calibration_corpus,
+    check_name,
     tasks_of,
 )
 from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
@@ -51,6 +53,7 @@ def prune(
     method: Annotated[
         str, typer.Option(help="How heads are ranked; `headlens importance --help` lists the methods.")
     ] = "greedy",
+    every: Every = None,
     objective: Objective = None,
     unit: UnitOfHeads = None,
     per_layer: Annotated[bool, typer.Option("--per-layer", help="The same number from every layer.")] = False,
@@ -109,26 +112,35 @@ def prune(
         amounts = amount_of(keep, "--keep"), amount_of(remove, "--remove")
         with progress_bar() as progress:
             with interrupts_held():
+                from headlens.calibration import ObjectiveName
+                from headlens.importance.methods import check_methods
                 from headlens.models import load_whole
-                from headlens.pruning import prune
+                from headlens.plans import Unit
+                from headlens.pruning import Fill, prune
                 from headlens.surgery.checkpoint import check_free
 
             check_free(out, overwrite=overwrite)
+            if by_hand := heads is not None or plan is not None:
+                _check_by_hand(unit, per_layer, floor, keep_roles)
+            check_methods([method], None if by_hand else every)
+            check_name(objective, get_args(ObjectiveName), "--objective")
+            check_name(unit, get_args(Unit), "--heads-as")
+            check_name(fill, get_args(Fill), "--fill")
             tasks, corpus = tasks_of(evals), calibration_corpus(calibration, model)
             progress("loading the model", 0, 1)
             loaded = load_whole(model, device=device, dtype=dtype, revision=revision)
-            if expand:
-                loaded = _expanded(loaded)
-            wish = _wish(loaded, amounts, heads, plan, unit, per_layer, floor, keep_roles or [])
+            wish = _wish(loaded, amounts, heads, plan, unit, per_layer, floor, keep_roles or [], expand)
             result = prune(
                 loaded,
                 corpus,
                 wish,
                 method=method,
+                every=every,
                 objective=cast(Any, objective),
                 fill=cast(Any, fill),
                 repair=repair,
                 masked=masked,
+                expand=expand,
                 tasks=tasks,
                 draws=draws,
                 speed=speed,
@@ -143,12 +155,10 @@ def prune(
         _tell(result, folder)
 
 
-def _expanded(loaded: LoadedModel) -> LoadedModel:
-    from dataclasses import replace
-
-    from headlens.surgery import expand_to_multi_head
-
-    return replace(loaded, model=expand_to_multi_head(loaded.model), check=None)
+def _check_by_hand(unit: str | None, per_layer: bool, floor: int, keep_roles: list[str] | None) -> None:
+    given = {"--heads-as": unit, "--per-layer": per_layer, "--floor": floor, "--keep-roles": keep_roles}
+    if ignored := [option for option, value in given.items() if value]:
+        raise PlanError(f"{ignored[0]} is of a ranking, and --heads and --plan name the heads that go; leave it out.")
 
 
 def _wish(
@@ -160,6 +170,7 @@ def _wish(
     per_layer: bool,
     floor: int,
     keep_roles: list[str],
+    expand: bool,
 ) -> Wish | HeadPlan:
     from headlens.models import network_of
     from headlens.plan import HeadPlan
@@ -168,6 +179,7 @@ def _wish(
     from headlens.surgery import present_plan
 
     base = present_plan(network_of(loaded.model))
+    base = base.apart if expand else base
     ways = [amounts != (None, None), heads is not None, plan is not None]
     if sum(ways) != 1:
         raise PlanError("Say how many heads stay or go (--keep, --remove), or which (--heads, --plan); one of these.")
@@ -175,18 +187,24 @@ def _wish(
         return HeadPlan.load(plan)
     if heads is not None:
         return base.without(named(heads, base) & set(base))
-    protected = frozenset(head for spec in keep_roles for head in _with_roles(spec))
+    protected = frozenset(head for spec in keep_roles for head in _with_roles(spec, base))
     return Wish(amounts[0], amounts[1], cast(Any, unit), per_layer, floor, protected)
 
 
-def _with_roles(spec: str) -> frozenset[tuple[int, int]]:
+def _with_roles(spec: str, base: HeadPlan) -> frozenset[tuple[int, int]]:
     from headlens.plans import with_roles
     from headlens.results import Profile
 
     folder, colon, names = spec.rpartition(":")
     if not colon or not folder:
         raise PlanError(f"--keep-roles takes the folder of a profile and roles, profiles/minilm:syntax; got {spec!r}.")
-    return with_roles(Profile.load(folder).roles, names.split(","))
+    roles = Profile.load(folder).roles
+    if (roles.n_layers, roles.n_heads) != (base.layers, base.heads):
+        raise PlanError(
+            f"{folder} is a profile of {roles.n_layers} x {roles.n_heads} heads, and the model has {base.layers} x "
+            f"{base.heads}; take the profile of this model."
+        )
+    return with_roles(roles, [name.strip() for name in names.split(",")])
 
 
 def _tell(result: Pruned, folder: Path) -> None:

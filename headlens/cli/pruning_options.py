@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,6 +56,15 @@ UnitOfHeads = Annotated[
         show_default=False,
     ),
 ]
+Every = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="K",
+        help="Of greedy: heads (or groups) that go before the next scoring; more is faster and less exact. Default: 1.",
+        show_default=False,
+    ),
+]
 Tasks = Annotated[
     list[str] | None,
     typer.Option(
@@ -79,6 +89,13 @@ def tasks_of(specs: list[str] | None) -> list[Task]:
     from headlens.evaluation import read_task
 
     return [read_task(spec) for spec in specs or []]
+
+
+def check_name(value: str | None, known: Iterable[str], option: str) -> None:
+    """Before the model is loaded. PlanError for a name that is not among those known."""
+    names = list(known)
+    if value is not None and value not in names:
+        raise PlanError(f"{option} is one of {', '.join(names)}; got {value!r}.")
 
 
 def amount_of(text: str | None, option: str) -> float | int | None:

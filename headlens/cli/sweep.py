@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
@@ -20,6 +20,7 @@ from headlens.cli.pruning_options import (
     Texts,
     UnitOfHeads,
     calibration_corpus,
+    check_name,
     tasks_of,
 )
 from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
@@ -64,10 +65,17 @@ def sweep(
         removed = _shares(shares)
         with progress_bar() as progress:
             with interrupts_held():
+                from headlens.calibration import ObjectiveName
+                from headlens.importance.methods import check_methods
+                from headlens.importance.units import Kind
                 from headlens.models import load_whole
                 from headlens.results import Profile
                 from headlens.sweeping import sweep
 
+            named = [name.strip() for name in methods.split(",") if name.strip()]
+            check_methods(named)
+            check_name(objective, get_args(ObjectiveName), "--objective")
+            check_name(unit, get_args(Kind), "--heads-as")
             roles = None if profile is None else Profile.load(profile).roles
             tasks, corpus = tasks_of(evals), calibration_corpus(calibration, model)
             progress("loading the model", 0, 1)
@@ -75,7 +83,7 @@ def sweep(
             found = sweep(
                 loaded,
                 corpus,
-                [name.strip() for name in methods.split(",") if name.strip()],
+                named,
                 shares=removed,
                 objective=cast(Any, objective),
                 unit=cast(Any, unit),

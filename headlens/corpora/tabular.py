@@ -39,7 +39,7 @@ FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
 EXAMPLE = "--columns words=tokens,heads=head"
 
 _OF_WORDS = ("upos", "lemmas", "heads", "relations", "ids")
-_SPEC = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(:(?P<config>[^@]+))?(@(?P<split>[\w.-]+))?")
+HUB_NAME = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(:(?P<config>[^@]+))?(@(?P<split>[\w.-]+))?")
 
 
 def read_table(
@@ -95,7 +95,7 @@ def read_hub(
     Raises CorpusError as `read_table` does; at once for a spec that is none, and where the hub cannot be reached or
     has no such data.
     """
-    match = _SPEC.fullmatch(spec)
+    match = HUB_NAME.fullmatch(spec)
     if match is None:
         raise CorpusError(f"A data set of the hub is named as owner/name:config@split, got {spec!r}.")
     if limit is not None and limit < 1:
@@ -104,7 +104,7 @@ def read_hub(
     name, config, split = match["id"], match["config"], match["split"] or split
     if Path(name).exists():  # load_dataset would read it in place of the hub's
         raise CorpusError(f"{spec}: there is a folder {name} here, which hides the hub's; start from another folder.")
-    commit = _commit(spec, name, revision)
+    commit = commit_of(spec, name, revision)
     request = {"path": name, "name": config, "split": split, "revision": commit}
     documents = _documents(_Source(spec, spec, columns or {}), request, on_bad)
     first = list(islice(documents, 1))  # so that what is not there is told at once
@@ -151,7 +151,7 @@ def _opened(source: _Source, request: Mapping[str, Any]) -> tuple[Iterator[dict[
     from datasets import load_dataset
 
     try:
-        with _quiet():
+        with datasets_quiet():
             dataset = load_dataset(**request, streaming=True)
     except Exception as error:  # whatever pyarrow, pandas and the network raise
         raise _unreadable(source, error) from error
@@ -163,7 +163,7 @@ def _streamed(source: _Source, dataset: Iterable[dict[str, Any]]) -> Iterator[di
     rows = iter(dataset)
     while True:
         try:
-            with _quiet():
+            with datasets_quiet():
                 row = next(rows, None)
         except Exception as error:
             raise _unreadable(source, error) from error
@@ -173,15 +173,18 @@ def _streamed(source: _Source, dataset: Iterable[dict[str, Any]]) -> Iterator[di
 
 
 def _unreadable(source: _Source, error: Exception) -> CorpusError:
-    return CorpusError(f"{source.place}: cannot be read ({_reason(error)}); check that it is there and a whole table.")
+    return CorpusError(
+        f"{source.place}: cannot be read ({reason_of(error)}); check that it is there and a whole table."
+    )
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """The first line of what a library says went wrong."""
     return (str(error).strip().splitlines() or ["there is nothing in it"])[0].rstrip(".: ")
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def datasets_quiet() -> Iterator[None]:
     """datasets also logs what it raises; here the error says it."""
     from datasets.utils import logging
 
@@ -193,14 +196,15 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def _commit(spec: str, name: str, revision: str | None) -> str:
+def commit_of(spec: str, name: str, revision: str | None) -> str:
+    """The commit at which a data set of the hub is read; CorpusError where the hub does not tell."""
     from huggingface_hub import HfApi
 
     try:
         commit = HfApi().dataset_info(name, revision=revision).sha
     except Exception as error:  # whatever the network raises
         raise CorpusError(
-            f"{spec}: cannot be looked up on the hub ({_reason(error)}); check the name, the revision and the "
+            f"{spec}: cannot be looked up on the hub ({reason_of(error)}); check the name, the revision and the "
             "connection, or read a local file as data:FILE."
         ) from error
     if not commit:

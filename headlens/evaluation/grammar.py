@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from headlens.behaviour.agreement import _other_ids
+from headlens.behaviour.agreement import other_ids
 from headlens.corpora.grammar import KINDS, Forced, GrammarText, texts_of
 from headlens.corpora.kinds import size_of_grammar
 from headlens.encode import encode_words, max_length_of
@@ -109,7 +109,7 @@ def _questions(
 ) -> Iterator[_Question]:
     """Of words all of whose forms are one token each."""
     single = [replace(one, wrong=(form,)) for one in forced for form in one.wrong]
-    ids = iter(_other_ids(item, single, model.tokenizer))
+    ids = iter(other_ids(item, single, model.tokenizer))
     for one in forced:
         wrong = [next(ids) for _ in one.wrong]
         start, stop = ranges[one.word]

@@ -30,13 +30,7 @@ def run_lm_eval(
     """
     if not tasks:
         raise CorpusError("Name at least one task of lm-evaluation-harness, such as lambada_openai.")
-    try:
-        lm_eval = import_module("lm_eval")
-        wrapper = import_module("lm_eval.models.huggingface").HFLM
-    except ImportError as reason:
-        raise UnsupportedModel(
-            f"lm-evaluation-harness cannot be imported ({reason}), and its tasks need it: {INSTALL}"
-        ) from None
+    lm_eval, wrapper = lm_eval_package()
     if loaded.model.get_output_embeddings() is None:
         raise UnsupportedModel(
             f"{loaded.name!r} was loaded as a {type(loaded.model).__name__}, without a vocabulary head; "
@@ -52,6 +46,16 @@ def run_lm_eval(
             f"lm-evaluation-harness could not run {', '.join(tasks)}: {what}; `lm-eval ls tasks` lists what it knows."
         ) from reason
     return {task: _numbers(values) for task, values in found["results"].items()}
+
+
+def lm_eval_package() -> tuple[Any, Any]:
+    """The package and its wrapper of models; UnsupportedModel where it is not installed."""
+    try:
+        return import_module("lm_eval"), import_module("lm_eval.models.huggingface").HFLM
+    except ImportError as reason:
+        raise UnsupportedModel(
+            f"lm-evaluation-harness cannot be imported ({reason}), and its tasks need it: {INSTALL}"
+        ) from None
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headlens.arch import attention_sites
-from headlens.behaviour.losses import _causal_logits, _masked_token_logits
+from headlens.behaviour.losses import causal_logits, masked_token_logits
 from headlens.documents import Document
 from headlens.encode import encode
 from headlens.errors import CorpusError, UnsupportedModel
@@ -111,7 +111,7 @@ def causal_model(loaded: LoadedModel) -> LanguageModel:
             f"{loaded.name!r} sees the tokens that follow, so it gives no probability to the next one; this task is "
             f"for decoders (for encoders there are masked, blimp and sts)."
         )
-    logits = _own_head(loaded.model) or _causal_logits(loaded)
+    logits = _own_head(loaded.model) or causal_logits(loaded)
     return LanguageModel(network, logits, tokenizer, loaded.name, is_causal=True)
 
 
@@ -126,7 +126,7 @@ def masked_model(loaded: LoadedModel) -> LanguageModel:
         raise UnsupportedModel(f"{loaded.name!r} is no encoder, so it predicts no masked tokens; use perplexity.")
     if id_of(tokenizer, "mask_token") is None:
         raise UnsupportedModel(f"The tokenizer of {loaded.name!r} has no mask token, so no token can be masked.")
-    logits = _own_head(loaded.model) or _masked_token_logits(loaded)
+    logits = _own_head(loaded.model) or masked_token_logits(loaded)
     if logits is None:
         raise UnsupportedModel(
             f"{loaded.name!r} has no trained head for masked tokens (its checkpoint holds none); use a checkpoint that "

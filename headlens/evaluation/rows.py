@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headlens.corpora import describe_files
-from headlens.corpora.tabular import _SPEC, _commit, _quiet, _reason
+from headlens.corpora.tabular import HUB_NAME, commit_of, datasets_quiet, reason_of
 from headlens.corpora.text import existing_file, text_lines
 from headlens.errors import CorpusError
 
@@ -169,13 +169,13 @@ def _object(line: str, place: str) -> dict[str, Any]:
 
 
 def _hub_table(spec: str, limit: int | None, revision: str | None) -> Table:
-    match = _SPEC.fullmatch(spec)
+    match = HUB_NAME.fullmatch(spec)
     if match is None:
         raise CorpusError(f"A data set of the hub is named as hub:owner/name:config@split, got {HUB}{spec}.")
     name, config, split = match["id"], match["config"], match["split"] or "test"
     if Path(name).exists():  # load_dataset would read it in place of the hub's
         raise CorpusError(f"{spec}: there is a folder {name} here, which hides the hub's; start from another folder.")
-    commit = _commit(spec, name, revision)
+    commit = commit_of(spec, name, revision)
     request = {"path": name, "name": config, "split": split, "revision": commit}
     source = {"name": name, "config": config, "split": split, "revision": commit}
     return _table(spec, _opened(spec, request, limit), source)
@@ -186,7 +186,7 @@ def _opened(place: str, request: Mapping[str, Any], limit: int | None) -> Iterat
     from datasets import load_dataset
 
     try:
-        with _quiet():
+        with datasets_quiet():
             data = load_dataset(**request, streaming=True)
             features = data.features or {}
             names = {column: found for column, kind in features.items() if (found := getattr(kind, "names", None))}
@@ -198,7 +198,7 @@ def _opened(place: str, request: Mapping[str, Any], limit: int | None) -> Iterat
         raise
     except Exception as error:  # whatever pyarrow, pandas and the network raise
         raise CorpusError(
-            f"{place}: cannot be read ({_reason(error)}); check that it is there and a whole table."
+            f"{place}: cannot be read ({reason_of(error)}); check that it is there and a whole table."
         ) from error
 
 

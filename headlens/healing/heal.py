@@ -6,38 +6,30 @@ import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import is_accelerate_available
 
-from headlens.arch import attention_sites, family_of
 from headlens.calibration import judged, objective_for
 from headlens.documents import Document
-from headlens.errors import PlanError, UnsupportedModel
+from headlens.errors import HealingError, PlanError
+from headlens.healing.fitness import check_bf16, check_pair
 from headlens.healing.folder import fingerprint, open_folder
-from headlens.healing.losses import Losses, label_task, layer_variances, next_token_task
 from headlens.healing.reading import Labels, Reading, length_for, read
-from headlens.healing.recipe import HealingError, Recipe
+from headlens.healing.recipe import Recipe
 from headlens.healing.surroundings import random_states_kept, watching
-from headlens.importance.inputs import padded_batches
-from headlens.importance.objectives import own_head, token_logits
+from headlens.healing.what_is_trained import default_parts, losses_for, only_training, trained_names
 from headlens.models import LoadedModel, network_of
 from headlens.plan import HeadPlan, plan_of
 from headlens.plans import drawn_like
-from headlens.surgery import MASKED_ENTRY, present_plan
+from headlens.surgery import present_plan
 
 Progress = Callable[[str, int, int], None]
 Texts = Iterable[str | Document]
-
-_SCALED_ON = 256  # rows that the variances of hidden states are taken from
-_HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,22 +95,16 @@ def heal(
     texts
         A corpus or a list; language models read windows of them, see `calibrate`. Without `held_out`, some are not
         trained on: up to 256, of language models half, and with the same seed those that `calibrate` holds out, too.
-    parts
-        Weights of the parts of the loss. "hidden": mean over layers of the squared distance of hidden states over
-        their variance; "embedding": 1 - cosine of mean-pooled last hidden states; "logits": KL divergence of
-        distributions over the vocabulary, in nats a token; "task": the loss of the task itself, of the next token for
-        language models, or of `labels`. None is hidden and logits, each with weight 1, for language models, else hidden
-        and embedding; and the task where there are labels.
+    steps, batch, lr, parts, max_length, seed, train_embeddings, bf16, save_every
+        See `Recipe`. Of parts None is hidden and logits, each with weight 1, for language models, else hidden and
+        embedding; and the task where there are labels. Of max_length None is 128 of a text and 256 of a window, or
+        what the model takes.
     labels
         One a text, for the model's own head: whole numbers are classes, other numbers are to be met.
     held_out
         Texts to be judged on. They are not trained on, even where `texts` has them.
-    max_length
-        Tokens of a text or window; None is 128 of a text and 256 of a window, or what the model takes.
-    bf16
-        Multiply in bfloat16; weights stay as they are.
     out
-        Folder for checkpoints, one every `save_every` steps; the last one stays. None: nothing is written.
+        Folder for checkpoints; the last one stays. None: nothing is written.
     resume
         Go on with what is in the folder; where that is another request, it is refused.
     progress
@@ -142,14 +128,14 @@ def heal(
         steps=steps,
         batch=batch,
         lr=lr,
-        parts=_parts(loaded, labels) if parts is None else dict(parts),
+        parts=default_parts(loaded, labels) if parts is None else dict(parts),
         max_length=length_for(loaded, max_length, by_text=labels is not None),
         seed=seed,
         train_embeddings=train_embeddings,
         bf16=bf16,
         save_every=save_every,
     )
-    _check_pair(student, teacher)
+    check_pair(student, teacher)
     reading = read(loaded, texts, held_out, labels, max_length=recipe.max_length, seed=seed)
     folder = None if out is None else Path(out)
     return _heal(student, loaded, reading, recipe, folder, resume, lambda done: progress("healing", done, steps))
@@ -191,7 +177,7 @@ def heal_with_random(
     if healed.plan is None:
         raise PlanError("The healed model has lost no head, so there is nothing to draw at random in its place.")
     loaded, recipe = _as_loaded(teacher, tokenizer), healed.recipe
-    _check_pair(healed.model, teacher)
+    check_pair(healed.model, teacher)
     reading = read(loaded, texts, held_out, labels, max_length=recipe.max_length, seed=recipe.seed)
     base = present_plan(teacher)
     for draw in range(draws):
@@ -205,7 +191,16 @@ def _told(progress: Progress, what: str, steps: int) -> Callable[[int], None]:
     return lambda done: progress(what, done, steps)
 
 
-# ------------------------------------------------------------------------------------------------------ what is trained
+def check_trainable() -> None:
+    """HealingError where nothing can be trained, whatever it is: before models are loaded, not after."""
+    if not is_accelerate_available():
+        raise HealingError(
+            "Healing trains with transformers' Trainer, which needs accelerate (the extra heal of headlens): pip "
+            "install accelerate."
+        )
+
+
+# -------------------------------------------------------------------------------------------------------- one training
 
 
 def _heal(
@@ -218,10 +213,9 @@ def _heal(
     progress: Callable[[int], None],
     draw: int | None = None,
 ) -> Healed:
-    if not is_accelerate_available():
-        raise HealingError("Healing trains with transformers' Trainer, which needs accelerate: pip install accelerate.")
-    _check_pair(student, loaded.model)
-    _check_bf16(recipe, student)
+    check_trainable()
+    check_pair(student, loaded.model)
+    check_bf16(recipe, student)
     with watching(loaded.model), random_states_kept(student.device):
         return _trained_copy(student, loaded, reading, recipe, folder, resume, progress, draw)
 
@@ -239,12 +233,12 @@ def _trained_copy(
     from headlens.healing.trainer import train
 
     teacher, model = loaded.model, copy.deepcopy(student).eval()
-    losses = _losses(model, teacher, reading, recipe)
+    losses = losses_for(model, teacher, reading, recipe)
     objective = objective_for(loaded, reading.held_out)
     before = judged(network_of(model), objective)
     request = {} if folder is None else _request(student, teacher, reading, recipe)
     checkpoint = None if folder is None else open_folder(folder, request, resume=resume)
-    with _only_training(model, _trained(model, recipe.train_embeddings)):
+    with only_training(model, trained_names(model, recipe.train_embeddings)):
         log = train(
             network_of(model),
             network_of(teacher),
@@ -261,129 +255,6 @@ def _trained_copy(
             f"The healed model gives no numbers any more: take a smaller learning rate than {recipe.lr:g}."
         )
     return Healed(model, plan_of(model.config), recipe, objective.name, before, after, log, draw)
-
-
-@contextmanager
-def _only_training(model: PreTrainedModel, names: set[str]) -> Iterator[None]:
-    """Let these weights alone want gradients, and leave none behind."""
-    wanted = {name: weight.requires_grad for name, weight in model.named_parameters()}
-    for name, weight in model.named_parameters():
-        weight.requires_grad_(name in names)
-    yield
-    model.zero_grad(set_to_none=True)
-    for name, weight in model.named_parameters():
-        weight.requires_grad_(wanted[name])
-
-
-def _trained(model: PreTrainedModel, with_embeddings: bool) -> set[str]:
-    """Names of the weights that are trained: those of the network, but for embeddings and a pooler."""
-    network = network_of(model)
-    off = {
-        id(weight)
-        for name, module in network.named_modules()
-        if "pooler" in name.split(".") or (_is_embedding(name, module) and not with_embeddings)
-        for weight in module.parameters()
-    }
-    on = {id(weight) for weight in network.parameters()} - off
-    return {name for name, weight in model.named_parameters() if id(weight) in on}
-
-
-def _is_embedding(name: str, module: nn.Module) -> bool:
-    """Outside of the numbered layers: those of T5 have a table of their own, which belongs to attention."""
-    path = name.split(".")
-    in_layers = any(part.isdigit() for part in path)
-    return not in_layers and ("embeddings" in path or isinstance(module, nn.Embedding))
-
-
-def _losses(model: PreTrainedModel, teacher: PreTrainedModel, reading: Reading, recipe: Recipe) -> Losses:
-    variances = torch.ones(0)
-    if "hidden" in recipe.parts:
-        variances = layer_variances(network_of(teacher), padded_batches(reading.rows[:_SCALED_ON]))
-    is_asked = {"logits", "task"} & set(recipe.parts)
-    if is_asked and recipe.train_embeddings and _shares_embeddings(model):
-        raise UnsupportedModel(
-            f"The vocabulary head of {type(model).__name__} has the weights of its embeddings, and heads stay as they "
-            f"are: leave out train_embeddings."
-        )
-    own = original = task = None
-    if "logits" in recipe.parts:
-        own, original = (token_logits(_with_vocabulary(one, "logits")) for one in (model, teacher))
-    if "task" in recipe.parts and reading.labels is not None:
-        task = label_task(own_head(model), reading.labels)
-    elif "task" in recipe.parts:
-        if not _is_causal(model):
-            raise UnsupportedModel(
-                f"{type(model).__name__} is no language model, so its task needs labels; give them, or leave out the "
-                f"part task."
-            )
-        task = next_token_task(token_logits(_with_vocabulary(model, "task")))
-    return Losses(recipe.parts, variances, own, original, task)
-
-
-def _parts(loaded: LoadedModel, labels: Labels | None) -> dict[str, float]:
-    model = loaded.model
-    is_language_model = _is_causal(model) and model.get_output_embeddings() is not None
-    parts = {"hidden": 1.0, "logits" if is_language_model else "embedding": 1.0}
-    return parts if labels is None else {**parts, "task": 1.0}
-
-
-def _with_vocabulary(model: PreTrainedModel, part: str) -> PreTrainedModel:
-    if model.get_output_embeddings() is None:
-        raise UnsupportedModel(
-            f"{type(model).__name__} has no vocabulary head, which the part {part} of the loss asks for; use hidden "
-            f"and embedding."
-        )
-    return model
-
-
-def _shares_embeddings(model: PreTrainedModel) -> bool:
-    head, table = model.get_output_embeddings(), model.get_input_embeddings()
-    return head is not None and head.weight is table.weight
-
-
-def _is_causal(model: PreTrainedModel) -> bool:
-    return attention_sites(network_of(model))[0].stack == "decoder"
-
-
-# ----------------------------------------------------------------------------------------------------- what is refused
-
-
-def _check_pair(student: PreTrainedModel, teacher: PreTrainedModel) -> None:
-    if getattr(student.config, MASKED_ENTRY, None) is not None:
-        raise PlanError(
-            "The heads of a masked twin are zeroed and would come back in training; heal what apply_plan gave."
-        )
-    for what, one, other in zip(
-        ("family", "hidden size", "layers", "vocabulary"), _of(student), _of(teacher), strict=True
-    ):
-        if one != other:
-            raise HealingError(
-                f"A model is healed after the one that it was pruned from: the student has the {what} {one}, the "
-                f"teacher {other}."
-            )
-    if student.dtype in _HALF:
-        raise UnsupportedModel(
-            f"The weights of the student are {str(student.dtype).removeprefix('torch.')}, in which small steps are "
-            f"lost; load it in float32."
-        )
-
-
-def _of(model: PreTrainedModel) -> tuple[str, int, int, int]:
-    network = network_of(model)
-    table: Any = network.get_input_embeddings()
-    return family_of(model), network.config.hidden_size, len(attention_sites(network)), table.num_embeddings
-
-
-def _check_bf16(recipe: Recipe, student: PreTrainedModel) -> None:
-    if not recipe.bf16:
-        return
-    kind = student.device.type
-    has = torch.cuda.is_bf16_supported() if kind == "cuda" else torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    if not has or student.dtype != torch.float32:
-        raise UnsupportedModel(
-            f"bf16 needs a device that multiplies in bfloat16 and a model in float32, and this is "
-            f"{str(student.dtype).removeprefix('torch.')} on {kind}; leave out bf16."
-        )
 
 
 def _as_loaded(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:

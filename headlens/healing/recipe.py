@@ -7,28 +7,30 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from headlens.errors import HeadlensError
+from headlens.errors import HealingError
 
 Part = Literal["hidden", "embedding", "logits", "task"]
 
 
-class HealingError(HeadlensError):
-    """A healing that cannot be done as it was asked for, or that came to nothing."""
-
-
 @dataclass(frozen=True)
 class Recipe:
-    """The same recipe on the same text is the same budget; see `heal` for what the entries mean."""
+    """The same recipe on the same text is the same budget.
+
+    `parts` are weights of the parts of the loss. "hidden": mean over layers of the squared distance of hidden states
+    over their variance; "embedding": 1 - cosine of mean-pooled last hidden states; "logits": KL divergence of
+    distributions over the vocabulary, in nats a token; "task": the loss of the task itself, of the next token for
+    language models, or of labels.
+    """
 
     steps: int
-    batch: int
-    lr: float
-    parts: Mapping[str, float]  # weight of every part of the loss
-    max_length: int
+    batch: int  # texts or windows
+    lr: float  # the highest, at the end of the warm-up
+    parts: Mapping[str, float]
+    max_length: int  # tokens of a text or window
     seed: int
     train_embeddings: bool = False
-    bf16: bool = False
-    save_every: int = 50
+    bf16: bool = False  # multiply in bfloat16; weights stay as they are
+    save_every: int = 50  # steps between two checkpoints
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "max_length", "save_every"):

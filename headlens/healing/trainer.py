@@ -13,10 +13,11 @@ from torch.nn.modules.module import _IncompatibleKeys
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from headlens.errors import HealingError
 from headlens.healing.folder import says_damaged, says_unwritable
 from headlens.healing.losses import Losses, States, states_of
 from headlens.healing.reading import Batches
-from headlens.healing.recipe import HealingError, Recipe
+from headlens.healing.recipe import Recipe
 from headlens.importance.inputs import TextBatch
 
 BETAS = (0.9, 0.98)

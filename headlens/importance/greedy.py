@@ -7,6 +7,9 @@ To score all heads again for every choice takes some (L x H)² / 2 passes, most 
 left, the more each of them is missed, so that an old score is a lower bound, and only the heads at the front of the
 queue are scored again (lazy evaluation: Minoux 1978). That is so in trained models and not by proof, so `refresh` has
 all heads scored again now and then.
+
+The passes run in bfloat16 where the processor multiplies it faster. It moves the rise of an objective by less than one
+in a hundred, and only decides which head goes next: what is reported of a model is measured in its own dtype.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ from headlens.surgery.fills import Means
 Fold = Literal["zero", "mean"]
 
 CANDIDATES = 6  # that are scored again at a time
-EXAMPLES = 128  # on which they are scored
+REFRESH = 8  # choices after which all are
+EXAMPLES = 256  # on which they are scored
 
 
 def greedy(
@@ -47,8 +51,9 @@ def greedy(
     means: Means | None = None,
     every: int = 1,
     candidates: int = CANDIDATES,
-    refresh: int | None = None,
+    refresh: int | None = REFRESH,
     examples: int | None = EXAMPLES,
+    in_bfloat16: bool | None = None,
     seed: int = 0,
     row_tokens: int = ROW_TOKENS,
     say: Callable[[str], None] = lambda _what: None,
@@ -74,6 +79,8 @@ def greedy(
         After so many choices all heads are scored again; None: never.
     examples
         How many of the objective's examples are used, drawn by `seed`; None: all.
+    in_bfloat16
+        Whether passes run so; None: where that is faster and the network is in float32.
 
     Raises
     ------
@@ -87,7 +94,10 @@ def greedy(
     units = units_of(network, unit)
     remove = len(units) if remove is None else remove
     _check(network, units, remove, every, candidates)
-    search = _Search(network, objective, units, ablation, means, _drawn(objective, examples, seed), row_tokens)
+    if in_bfloat16 is None:
+        in_bfloat16 = network.dtype == torch.float32 and bfloat16_is_fast(network.device)
+    drawn = _drawn(objective, examples, seed)
+    search = _Search(network, objective, units, ablation, means, drawn, row_tokens, in_bfloat16)
     order: list[int] = []
     rises: list[float] = []
     while len(order) < remove:
@@ -115,6 +125,7 @@ def greedy(
             "order": [_name(units[place]) for place in order],
             "rise": rises,
             "evaluations": search.evaluations,
+            "passes_in": "bfloat16" if in_bfloat16 else str(network.dtype).removeprefix("torch."),
         },
     )
 
@@ -131,8 +142,10 @@ class _Search:
         means: Means | None,
         batches: Sequence[TextBatch],
         row_tokens: int,
+        in_bfloat16: bool,
     ) -> None:
         self.objective, self.units, self.batches, self.row_tokens = objective, units, batches, row_tokens
+        self.in_bfloat16 = in_bfloat16
         self.runner: Runner = runner_of(copy.deepcopy(network), batches[0].to(network.device))
         self.fill = constant_fills(self.runner, objective, ablation, means)
         self.left = set(range(len(units)))
@@ -173,8 +186,17 @@ class _Search:
             lambda _intact: self.fill,
             batches=self.batches,
             row_tokens=self.row_tokens,
+            in_bfloat16=self.in_bfloat16,
         )
         return np.asarray(np.nanmean(rises, axis=1))
+
+
+def bfloat16_is_fast(device: torch.device) -> bool:
+    """Whether this device has instructions that multiply bfloat16; without them a CPU is slower than in float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    known = torch.cpu.get_capabilities() if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 @torch.no_grad()

@@ -105,27 +105,32 @@ def damages(
     *,
     batches: Sequence[TextBatch] | None = None,
     row_tokens: int = ROW_TOKENS,
+    in_bfloat16: bool = False,
     say: Callable[[str], None] = lambda _what: None,
 ) -> Floats:
     """By how much the objective rises without each unit, [unit, example], on `batches` (None: all of them).
 
-    NaN for examples that are in none of the batches.
+    NaN for examples that are in none of the batches. `in_bfloat16`: the network runs so (autocast), and the objective
+    as ever.
     """
     rises = np.full((len(units), objective.examples), np.nan)
     by_layer = defaultdict[int, list[int]](list)
     for place, unit in enumerate(units):
         by_layer[unit.layer].append(place)
     batches = objective.batches if batches is None else batches
+    device, dtype = runner.network.device.type, runner.network.dtype
     for number, batch in enumerate(batches, start=1):
         say(f"leaving heads out, batch {number} of {len(batches)}")
-        intact = runner.intact(batch)
-        before = _finite(objective.values(intact.hidden, intact.batch))
+        with torch.autocast(device, torch.bfloat16, enabled=in_bfloat16):
+            intact = runner.intact(batch)
+        before = _finite(objective.values(intact.hidden.to(dtype), intact.batch))
         fill, size = fills(intact), max(1, row_tokens // batch.input_ids.numel())
         for layer, places in by_layer.items():
             for some in _slices(places, size):
-                hidden = runner.without(intact, layer, [units[place] for place in some], fill[layer])
+                with torch.autocast(device, torch.bfloat16, enabled=in_bfloat16):
+                    hidden = runner.without(intact, layer, [units[place] for place in some], fill[layer])
                 rows = torch.arange(len(batch), device=hidden.device).repeat(len(some))
-                after = _finite(objective.values(hidden, intact.batch, rows)).view(len(some), -1)
+                after = _finite(objective.values(hidden.to(dtype), intact.batch, rows)).view(len(some), -1)
                 rises[np.ix_(np.array(some), batch.example.cpu().numpy())] = (after - before).double().cpu().numpy()
     return rises
 

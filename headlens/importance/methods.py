@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from transformers import PreTrainedModel
 
+from headlens.errors import PlanError
 from headlens.importance.causal import causal
 from headlens.importance.gauss_newton import gauss_newton
 from headlens.importance.gradients import gradient, gradient_batch, gradient_token, integrated, taylor
@@ -35,6 +36,7 @@ class Setting:
     unit: Kind = "head"
     means: Means | None = None  # what a head gives on average; None: over the objective's own texts
     remove: int | None = None  # how many heads will go, for methods that choose one after the other; None: all
+    every: int | None = None  # what goes (heads, or groups) before the next scoring, for iterative methods; None: 1
     seed: int = 0
     say: Say = lambda _what: None
 
@@ -50,6 +52,52 @@ class Method:
     is_trained: bool = (
         False  # gates are learned: some hundred passes there and back, and a result that noise is part of
     )
+    is_iterative: bool = False  # heads are scored again after some have gone: takes `every`
+
+    def objection(self, objective: Objective) -> str | None:
+        """Why heads cannot be ranked so by this objective, known without a pass; None where they can."""
+        if self.takes == "loss" and objective.is_distortion:
+            return (
+                f"it ranks by a gradient, and that of {objective.name} is zero at the model as it is; the objective "
+                f"must be a loss."
+            )
+        if self.takes == "distortion" and not objective.is_distortion:
+            return (
+                f"it ranks by the curvature of a distortion, and {objective.name} is none; the objective must be "
+                f"cosine, kl or hidden."
+            )
+        return None
+
+
+def ranked(name: str, setting: Setting) -> Importance:
+    """Every head by the method of that name. PlanError, before any pass, where the objective makes it meaningless."""
+    check_objective(name, setting.objective)
+    return METHODS[name].run(setting)
+
+
+def check_objective(name: str, objective: Objective) -> None:
+    """PlanError where the method cannot rank by this objective; see `Method.objection`."""
+    if reason := METHODS[name].objection(objective):
+        raise PlanError(f"{name} cannot be asked: {reason}")
+
+
+def check_methods(methods: Sequence[str], every: int | None = None) -> None:
+    """PlanError for a name that METHODS lacks, for no name, and for `every` where no method scores heads again."""
+    known = f"Heads are ranked by {', '.join(METHODS)}"
+    if not methods:
+        raise PlanError(f"{known}; name at least one.")
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise PlanError(f"{known}; got {unknown[0]!r}.")
+    if every is None:
+        return
+    iterative = [name for name, method in METHODS.items() if method.is_iterative]
+    if not set(methods) & set(iterative):
+        raise PlanError(
+            f"Every so many heads is for methods that score again after some have gone ({', '.join(iterative)}), not "
+            f"for {', '.join(methods)}; leave that option out."
+        )
+    if every < 1:
+        raise PlanError(f"At least one head goes before the next scoring, got {every}.")
 
 
 def _leave_one_out(ablation: Ablation) -> Callable[[Setting], Importance]:
@@ -103,6 +151,7 @@ def _greedy(setting: Setting) -> Importance:
         remove=remove,
         unit=setting.unit,
         means=setting.means,
+        every=setting.every or 1,
         seed=setting.seed,
         say=setting.say,
     )
@@ -125,6 +174,7 @@ METHODS: dict[str, Method] = {
         "heads go one by one, each time the one that is missed least given all that are gone",
         "as leave-one-out",
         _greedy,
+        is_iterative=True,
     ),
     "loo_mean": Method(
         "rise of the objective without the head, its mean output kept",

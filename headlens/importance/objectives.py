@@ -298,6 +298,8 @@ class _Given(nn.Module):
     def __init__(self, pooler: nn.Module | None) -> None:
         super().__init__()
         self._modules["pooler"] = pooler
+        # OPTForCausalLM calls the decoder inside of its network; a submodule of itself this must not be
+        object.__setattr__(self, "decoder", self)
 
     def forward(self, *_: Any, **__: Any) -> _Output:
         pooler = self._modules["pooler"]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headlens.comparison import Comparison, Fate, Pair, Side, strength
 from headlens.files import Write
@@ -24,6 +24,8 @@ from headlens.report.compare_rows import (
 )
 from headlens.report.compare_words import is_reliable, notices, sentences, tally
 from headlens.report.environment import new_environment
+from headlens.report.surgery import is_of, surgery_lines, surgery_table
+from headlens.report.tables import Table
 from headlens.roles.role import HeadRole, Role
 from headlens.scores import head_name
 from headlens.spreadsheets import csv_writer
@@ -82,6 +84,8 @@ class _Part:
     scores: list[ScoreRow]
     total: str
     evidence: list[EvidenceRow]
+    surgery: Table | None  # what taking heads out of the one cost, where the other came of that
+    sizes: list[str]
 
 
 def comparison_writers(comparison: Comparison) -> dict[str, Write]:
@@ -153,7 +157,16 @@ def _part(pair: Pair, letters: tuple[str, str]) -> _Part:
         scores=score_rows(pair),
         total=f"{beyond:,} of {every:,} (by chance about {count(round(chance))})" if every else "",
         evidence=evidence_rows(pair) if may_claim else [],
+        **_surgery(pair),
     )
+
+
+def _surgery(pair: Pair) -> dict[str, Any]:
+    models = [facts.at(side.provenance, "model") for side in (pair.before, pair.after)]
+    if not is_of(models[1], models[0]):
+        return {"surgery": None, "sizes": []}
+    told = pair.after.provenance
+    return {"surgery": surgery_table(told), "sizes": list(surgery_lines(told))}
 
 
 # --------------------------------------------------------------------------------------------------------------- roles

@@ -9,6 +9,7 @@ from headlens.comparison import Fate, HeadChange, Pair, RoleChange, Side, share
 from headlens.differences import BY_CHANCE, Change
 from headlens.numbers import amount, count, number, signed
 from headlens.report import facts
+from headlens.report.surgery import is_of, surgery_sentence
 from headlens.roles.role import HeadRole
 from headlens.scores import head_name
 from headlens.wording import family_of
@@ -236,7 +237,11 @@ def _models(pair: Pair) -> Iterator[str]:
         shapes = [f"{side.name} has {side.shape[0]} × {side.shape[1]} heads" for side in (pair.before, pair.after)]
         yield f"Not the same shape: {', '.join(shapes)}, so roles and scores are compared as a whole, not head by head."
         return
-    old, new = (facts.at(side.provenance, "model", "name") for side in (pair.before, pair.after))
+    models = [facts.at(side.provenance, "model") for side in (pair.before, pair.after)]
+    if is_of(models[1], models[0]):
+        yield f"{pair.after.name} came out of surgery on {pair.before.name}: {surgery_sentence(pair.after.provenance)}."
+        return
+    old, new = (facts.at(model, "name") for model in models)
     if old and new and old != new:
         yield (
             f"Not the same model: {_each(pair, old, new)}. Heads are matched by their place; where models were "

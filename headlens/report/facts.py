@@ -105,6 +105,8 @@ def _model_words(scores: ScoreTable, provenance: Provenance) -> Iterator[str]:
     model = at(provenance, "model")
     if name := at(model, "name"):
         yield str(name)
+    if kind := at(model, "surgery", "kind"):
+        yield f"{kind} from {at(model, 'surgery', 'source', 'name') or 'another model'}"
     is_causal = at(model, "is_causal")
     if is_causal is not None:
         yield "causal" if is_causal else "bidirectional"

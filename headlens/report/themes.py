@@ -21,6 +21,7 @@ from headlens.report.further import Further
 from headlens.report.matrix import matrix
 from headlens.report.sections import Section, is_one_number, own_place, section_of
 from headlens.report.similar import clusters_table, map_of_heads, similarity_lines
+from headlens.report.surgery import surgery_lines, surgery_sentence, surgery_table
 from headlens.report.tables import Table
 from headlens.report.taken_out import taken_out_introduction, taken_out_lines, taken_out_table
 from headlens.roles import Roles
@@ -176,7 +177,7 @@ def themes(
     plans = [*_PLANS, *(_Plan(name.replace("_", " ").capitalize(), (name,), "") for name in others)]
     given = _Given(scores, evidence, further, provenance or {}, roles)
     found = [_theme(plan, given) for plan in plans]
-    found += [_patterns(given), _taken_out(given)]
+    found += [_patterns(given), _taken_out(given), _surgery(given)]
     if similarity is not None:
         found.append(_similarity(similarity, roles))
     return [theme for theme in found if not theme.is_empty]
@@ -204,6 +205,17 @@ def _taken_out(given: _Given) -> Theme:
         taken_out_introduction(given.provenance),
         taken_out_table(given.provenance, given.roles),
         lines=tuple(taken_out_lines(given.provenance)),
+    )
+
+
+def _surgery(given: _Given) -> Theme:
+    told = surgery_sentence(given.provenance)
+    return Theme(
+        "Surgery",
+        f"The model is {told}. What was measured when that was done:" if told else "",
+        surgery_table(given.provenance),
+        is_narrow=True,
+        lines=tuple(surgery_lines(given.provenance)),
     )
 
 

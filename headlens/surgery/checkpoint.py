@@ -18,6 +18,7 @@ from headlens import __version__
 from headlens.arch import family_of
 from headlens.errors import OutputError, PlanError, UnsupportedModel
 from headlens.files import printable
+from headlens.manifest import MANIFEST, SCHEMAS, read_manifest
 from headlens.plan import FILE as PLAN_FILE
 from headlens.plan import HeadPlan, plan_of
 from headlens.quiet import quiet
@@ -32,8 +33,6 @@ from headlens.surgery.self_contained import auto_map, write_source
 from headlens.surgery.shapes import counts_of
 from headlens.surgery.stock import plain_entries, stock_form
 
-MANIFEST = "headlens.json"
-SCHEMAS = {"pruned": "headlens.pruned/1", "masked": "headlens.masked/1"}
 LOADS_IN = ("transformers", "headlens", "transformers with trust_remote_code")
 
 
@@ -92,22 +91,6 @@ def save_pruned(
     return target
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `save_pruned` wrote beside a model; OutputError where there is no such thing."""
-    file = Path(folder) / MANIFEST
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as reason:
-        raise OutputError(
-            f"{printable(file)} cannot be read ({reason.strerror}); give a folder of save_pruned."
-        ) from None
-    except (ValueError, RecursionError) as reason:
-        raise OutputError(f"{printable(file)} is not JSON: {reason}.") from None
-    if not isinstance(found, dict) or found.get("schema") not in SCHEMAS.values():
-        raise OutputError(f"{printable(file)} is no manifest of the schema {' or '.join(SCHEMAS.values())}.")
-    return found
-
-
 # ------------------------------------------------------------------------------------------------- where it may be put
 
 
@@ -124,7 +107,9 @@ def _check_place(target: Path, overwrite: bool) -> None:
     if not inside:
         return
     if not overwrite:
-        raise OutputError(f"{name} holds something already ({inside[0]}); give a new folder, or overwrite=True.")
+        raise OutputError(
+            f"{name} holds something already ({inside[0]}); give a new folder, or let it be replaced (--overwrite, or overwrite=True)."
+        )
     if MANIFEST not in inside:
         raise OutputError(f"{name} holds {inside[0]} and is no checkpoint of headlens, so it is not replaced.")
     others = sorted({*inside} - {*read_manifest(target).get("files", [])} - {MANIFEST})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from headlens.plan import HeadPlan
 from headlens.surgery.apply import apply_plan
 from headlens.surgery.present import present_plan
 
@@ -20,6 +19,4 @@ def expand_to_multi_head(model: PreTrainedModel) -> PreTrainedModel:
     UnsupportedModel
         A family whose heads cannot be taken apart.
     """
-    plan = present_plan(model)
-    apart = tuple(tuple((head,) for head in kept) for kept in plan.kept)
-    return apply_plan(model, HeadPlan(plan.heads, plan.kv_heads, apart))
+    return apply_plan(model, present_plan(model).apart)

@@ -1,0 +1,287 @@
+"""Heal a pruned checkpoint after its original, beside random plans of its size that are healed on the same budget."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from headlens.calibration import calibrate
+from headlens.corpora import Corpus
+from headlens.errors import HealingError
+from headlens.evaluating import sizes_of
+from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
+from headlens.healing import Healed, heal, heal_with_random
+from headlens.models import LoadedModel, network_of
+from headlens.plan import HeadPlan, plan_of
+from headlens.provenance import circumstances, corpus_facts
+from headlens.pruning import Arm
+from headlens.surgery import Means, apply_plan, mean_contexts, present_plan, refit
+from headlens.surgery.checkpoint import save_pruned
+
+RANDOM_DRAWS = 3
+ORIGINAL, PRUNED, HEALED = "original", "pruned", "healed"
+RANDOM, RANDOM_HEALED = "random", "random, healed"
+
+Progress = Callable[[str, int, int], None]
+
+_OF_THE_PRUNING = ("command", "created", "measured", "speed", "arms")
+
+
+@dataclass(frozen=True, eq=False)
+class HealedPruned:
+    """A healed model, the model that it was healed from, the original, and what random plans came to."""
+
+    original: LoadedModel
+    pruned: LoadedModel
+    healed: Healed
+    arms: tuple[Arm, ...]  # the healed one first; random ones as pruned and as healed
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def arm(self, name: str) -> Arm:
+        """The first arm of that name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def random(self, name: str = RANDOM_HEALED) -> tuple[Arm, ...]:
+        """All draws, as they were healed or as they were before."""
+        return tuple(arm for arm in self.arms if arm.name == name)
+
+    def differences(self, other: str = ORIGINAL) -> tuple[Difference, ...]:
+        """Of every task, the healed model less another one, paired over items."""
+        pairs = zip(self.arms[0].results, self.arm(other).results, strict=True)
+        return tuple(paired_difference(one, another) for one, another in pairs)
+
+    def save(self, folder: str | os.PathLike[str], *, self_contained: bool = False, overwrite: bool = False) -> Path:
+        """The checkpoint, as `save_pruned` writes it; its manifest tells the pruning and the healing."""
+        return save_pruned(
+            self.healed.model,
+            folder,
+            tokenizer=self.original.tokenizer,
+            manifest=self.facts,
+            self_contained=self_contained,
+            overwrite=overwrite,
+        )
+
+
+def heal_pruned(
+    pruned: LoadedModel,
+    original: LoadedModel,
+    corpus: Corpus,
+    *,
+    manifest: Mapping[str, Any],
+    tasks: Sequence[Task] = (),
+    draws: int = RANDOM_DRAWS,
+    steps: int = 300,
+    batch: int = 32,
+    lr: float = 4e-4,
+    parts: Mapping[str, float] | None = None,
+    max_length: int | None = None,
+    seed: int = 0,
+    work: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    progress: Progress = lambda _what, _done, _of: None,
+) -> HealedPruned:
+    """Heal a pruned model, and ask it, the original and random plans the same before and after.
+
+    Parameters
+    ----------
+    pruned, original
+        As `load_whole` gives them.
+    corpus
+        Text to train on; some of it is held out and judges.
+    manifest
+        Of the pruned checkpoint (`read_manifest`): random plans get the surgery that it tells, its fill and repair.
+    draws
+        Random plans with as many heads in every layer; each is a training of its own. 0: none.
+    steps, batch, lr, parts, max_length, seed
+        The recipe; see `heal`.
+    work
+        Folder for checkpoints of the trainings, from which an interrupted call goes on; None: nothing is written.
+
+    Raises
+    ------
+    HealingError, PlanError, CorpusError, UnsupportedModel, OutputError
+        As from `heal`; HealingError also for a model that has lost no head.
+    """
+    if plan_of(pruned.model.config) is None:
+        raise HealingError(f"{pruned.name} has lost no head, so there is nothing to heal; name a pruned checkpoint.")
+    tokenizer, folder = original.require_tokenizer(), None if work is None else Path(work)
+    asking = _Asking(original, tuple(tasks), progress)
+    healed = heal(
+        pruned.model,
+        original.model,
+        corpus,
+        tokenizer,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        parts=parts,
+        max_length=max_length,
+        seed=seed,
+        out=None if folder is None else folder / HEALED,
+        resume=resume,
+        progress=progress,
+    )
+    arms = list(asking.arms_of(pruned.model, healed))
+    surgery = _Surgery.as_told(manifest, original, corpus, max_length, seed, is_asked=draws > 0)
+    students: list[tuple[TaskResult, ...]] = []
+
+    def make(plan: HeadPlan) -> PreTrainedModel:
+        model = surgery.model(plan)
+        students.append(asking.results(RANDOM, model))
+        return model
+
+    randoms = heal_with_random(
+        healed, original.model, corpus, tokenizer, make=make, draws=draws, out=folder, resume=resume, progress=progress
+    )
+    for one in randoms:
+        assert one.plan is not None
+        arms.append(Arm(RANDOM, one.plan, one.before, students[-1], one.draw))
+        arms.append(Arm(RANDOM_HEALED, one.plan, one.after, asking.results(RANDOM_HEALED, one.model), one.draw))
+    notes = tuple(note for note in (surgery.note, other_source(manifest, original)) if note)
+    facts = _facts(pruned, original, corpus, manifest, healed, arms)
+    return HealedPruned(original, pruned, healed, tuple(arms), facts, notes)
+
+
+def other_source(manifest: Mapping[str, Any], original: LoadedModel) -> str | None:
+    """A sentence where the manifest of a pruned checkpoint tells of other weights than the original has, else None."""
+    told, found = _source(manifest).get("weights_sha256"), original.provenance.get("weights_sha256")
+    if not told or not found or told == found:
+        return None
+    return (
+        f"The weight files of {original.name} have the hash {str(found)[:12]}, and the checkpoint was pruned from one "
+        f"with {str(told)[:12]}: it may be another model."
+    )
+
+
+def original_name(manifest: Mapping[str, Any]) -> str | None:
+    """The model that a checkpoint was pruned from, as its manifest names it."""
+    name = _source(manifest).get("name")
+    return str(name) if name else None
+
+
+# -------------------------------------------------------------------------------------------------------------- inside
+
+
+def _source(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    source = manifest.get("source")
+    return source if isinstance(source, Mapping) else {"name": source}
+
+
+@dataclass(frozen=True, eq=False)
+class _Asking:
+    original: LoadedModel
+    tasks: tuple[Task, ...]
+    progress: Progress
+
+    def results(self, name: str, model: PreTrainedModel) -> tuple[TaskResult, ...]:
+        loaded = replace(self.original, model=model, name=f"{self.original.name} ({name})")
+        found = []
+        for number, task in enumerate(self.tasks):
+            self.progress(f"measuring: {name}", number, len(self.tasks))
+            found.append(evaluate(loaded, task))
+        return tuple(found)
+
+    def arms_of(self, pruned: PreTrainedModel, healed: Healed) -> Iterator[Arm]:
+        """Healed, pruned, original; the distortion is held against the original, so its own is 0."""
+        assert healed.plan is not None
+        base = present_plan(network_of(self.original.model))
+        yield Arm(HEALED, healed.plan, healed.after, self.results(HEALED, healed.model))
+        yield Arm(PRUNED, healed.plan, healed.before, self.results(PRUNED, pruned))
+        yield Arm(ORIGINAL, base, 0.0, self.results(ORIGINAL, self.original.model))
+
+
+@dataclass(frozen=True, eq=False)
+class _Surgery:
+    """What was done to the checkpoint, to be done to other plans."""
+
+    original: LoadedModel
+    means: Means | None  # None: removed heads give nothing
+    fitted: Sequence[Any] | None  # batches that a repair is fitted on; None: no repair
+    note: str | None = None
+
+    @classmethod
+    def as_told(
+        cls,
+        manifest: Mapping[str, Any],
+        original: LoadedModel,
+        corpus: Corpus,
+        max_length: int | None,
+        seed: int,
+        *,
+        is_asked: bool,
+    ) -> _Surgery:
+        if not is_asked:
+            return cls(original, None, None)
+        method = manifest.get("method")
+        told = method if isinstance(method, Mapping) else {}
+        note = None
+        if told.get("fill") not in ("mean", "zero"):
+            note = "The manifest does not tell what removed heads give; of the random plans it is their mean output."
+        fitted = calibrate(original, corpus, max_length=max_length, seed=seed).fitted
+        means = None if told.get("fill") == "zero" else mean_contexts(network_of(original.model), fitted)
+        return cls(original, means, fitted if told.get("repair") is True else None, note)
+
+    def model(self, plan: HeadPlan) -> PreTrainedModel:
+        model = apply_plan(self.original.model, plan, fill=self.means)
+        return model if self.fitted is None else refit(model, self.original.model, self.fitted)
+
+
+def _facts(
+    pruned: LoadedModel,
+    original: LoadedModel,
+    corpus: Corpus,
+    manifest: Mapping[str, Any],
+    healed: Healed,
+    arms: Sequence[Arm],
+) -> dict[str, Any]:
+    kept, before, whole = arms[:3]
+    names = ("name", "source", "revision", "weights_sha256")
+    source = {name: original.provenance.get(name) for name in names}
+    method = manifest.get("method")
+    return {
+        **circumstances(original.name, corpus, healed.recipe.seed, caller="headlens.heal_pruned.heal_pruned"),
+        "source": source,
+        "data": manifest.get("data"),
+        "method": {**_as_mapping(method), "healed_steps": healed.recipe.steps},
+        "measured": {**_measured(whole, kept, healed.objective), **_sizes(original, healed)},
+        "pruning": {name: manifest[name] for name in _OF_THE_PRUNING if name in manifest},
+        "healing": {
+            **healed.to_dict(),
+            "pruned": {name: pruned.provenance.get(name) for name in names},
+            "data": corpus_facts(corpus, limit=None),
+            "measured": _measured(before, kept, healed.objective),
+            "arms": [arm.to_dict() for arm in arms],
+        },
+    }
+
+
+def _measured(before: Arm, after: Arm, objective: str) -> dict[str, dict[str, float]]:
+    found = {f"{objective} (held out)": {"before": before.distortion, "after": after.distortion}}
+    for one, other in zip(before.results, after.results, strict=True):
+        found[f"{one.task}: {one.metric}"] = {"before": one.value, "after": other.value}
+    return found
+
+
+def _sizes(original: LoadedModel, healed: Healed) -> dict[str, dict[str, int]]:
+    (before, cache_before), (after, cache_after) = sizes_of(original.model), sizes_of(healed.model)
+    found = {
+        "parameters": {"before": before.total, "after": after.total},
+        "parameters of attention": {"before": before.attention, "after": after.attention},
+    }
+    if cache_before is not None and cache_after is not None:
+        name = f"bytes of the cache after {cache_before.tokens} tokens"
+        found[name] = {"before": cache_before.total, "after": cache_after.total}
+    return found
+
+
+def _as_mapping(method: Any) -> dict[str, Any]:
+    """What a manifest says of its method, which may be a sentence."""
+    if isinstance(method, Mapping):
+        return dict(method)
+    return {} if method is None else {"pruned_by": method}

@@ -1,0 +1,60 @@
+"""What a healing did, as lines for a terminal: a table of what is held against what, and sentences. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from headlens.evaluating_words import aligned, difference_in_words, figure
+from headlens.numbers import amount
+
+if TYPE_CHECKING:
+    from headlens.heal_pruned import HealedPruned
+    from headlens.pruning import Arm
+
+_NAMES = {"random": "random heads", "random, healed": "random heads, healed"}
+_ORDER = ("original", "pruned", "healed", *_NAMES)
+
+
+def lines_of(found: HealedPruned) -> Iterator[str]:
+    """Line by line, for `typer.echo`."""
+    recipe, kept = found.healed.recipe, found.arms[0].plan
+    loss = ", ".join(f"{name} {weight:g}" for name, weight in recipe.parts.items())
+    yield (
+        f"{found.pruned.name}: {kept.n_kept} of {kept.layers * kept.heads} heads, healed after {found.original.name} "
+        f"in {amount(recipe.steps, 'step')} of {recipe.batch} (loss: {loss})"
+    )
+    yield from aligned(list(_rows(found.arms, found.healed.objective.replace("_", " "))))
+    for other in ("pruned", "original"):
+        for difference in found.differences(other):
+            yield f"{difference.task}, {difference.metric}, less the {other}: {difference_in_words(difference)}"
+    yield from _beside_random(found)
+    yield from (f"Note: {note}" for note in found.notes)
+
+
+def _rows(arms: Sequence[Arm], objective: str) -> Iterator[list[str]]:
+    yield ["", f"{objective} (held out)", *(f"{result.task}, {result.metric}" for result in arms[0].results)]
+    for name in _ORDER:
+        group = [arm for arm in arms if arm.name == name]
+        if group:
+            columns = [[arm.distortion for arm in group]]
+            columns += [[arm.results[task].value for arm in group] for task in range(len(arms[0].results))]
+            yield [_NAMES.get(name, name), *map(_spread, columns)]
+
+
+def _spread(values: Sequence[float]) -> str:
+    """One value, or the mean of several and where they lie."""
+    if len(values) == 1:
+        return figure(values[0])
+    return f"{figure(sum(values) / len(values))} ({figure(min(values))} to {figure(max(values))})"
+
+
+def _beside_random(found: HealedPruned) -> Iterator[str]:
+    """What the choice of heads was worth after training."""
+    draws = found.random()
+    if draws:
+        nearer = sum(arm.distortion <= found.arms[0].distortion for arm in draws)
+        yield (
+            f"Of {amount(len(draws), 'random plan')} healed on the same budget, {nearer} came as near to the original "
+            f"or nearer."
+        )

@@ -1,0 +1,86 @@
+"""The manifest of a checkpoint that came out of surgery: what it was made of, how, and what that did. No torch here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headlens.errors import OutputError
+from headlens.files import printable
+
+MANIFEST = "headlens.json"
+SCHEMAS = {"pruned": "headlens.pruned/1", "masked": "headlens.masked/1"}
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `save_pruned` wrote beside a model; OutputError where there is no such thing."""
+    file = Path(folder) / MANIFEST
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as reason:
+        raise OutputError(
+            f"{printable(file)} cannot be read ({reason.strerror}); give a folder of save_pruned."
+        ) from None
+    except (ValueError, RecursionError) as reason:
+        raise OutputError(f"{printable(file)} is not JSON: {reason}.") from None
+    if not isinstance(found, dict) or found.get("schema") not in SCHEMAS.values():
+        raise OutputError(f"{printable(file)} is no manifest of the schema {' or '.join(SCHEMAS.values())}.")
+    return found
+
+
+def has_manifest(folder: str | os.PathLike[str]) -> bool:
+    """Whether `save_pruned` wrote this folder."""
+    return (Path(folder) / MANIFEST).is_file()
+
+
+def source_of(manifest: Mapping[str, Any]) -> str | None:
+    """The name of the model that surgery was done on; None where the manifest does not say."""
+    source = manifest.get("source")
+    name = source.get("name") if isinstance(source, Mapping) else None
+    return name if isinstance(name, str) and name else None
+
+
+def first_source(name: str) -> str:
+    """The model that a checkpoint comes from in the end, through any number of surgeries; `name` itself of others."""
+    seen: set[str] = set()
+    while name not in seen and has_manifest(Path(name).expanduser()):
+        seen.add(name)
+        try:
+            name = source_of(read_manifest(Path(name).expanduser())) or name
+        except OutputError:  # another tool's file of that name
+            break
+    return name
+
+
+def surgery_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What a profile of the checkpoint tells of its surgery: short, with every measured figure."""
+    kinds = {schema: kind for kind, schema in SCHEMAS.items()}
+    method = manifest.get("method")
+    asked = {} if not isinstance(method, Mapping) else {name: method[name] for name in _METHOD if name in method}
+    return {
+        "kind": kinds.get(str(manifest.get("schema"))),
+        "source": manifest.get("source"),
+        "method": asked,
+        "measured": manifest.get("measured") or {},
+        "speed": [dict(one) for one in _mappings(manifest.get("speed"))],
+        "arms": [_arm(one) for one in _mappings(manifest.get("arms"))],
+    }
+
+
+_METHOD = ("ranked_by", "objective", "fill", "repair")
+
+
+def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
+    figures = {
+        f"{task.get('task')}: {figure.get('metric')}": figure.get("value")
+        for task in _mappings(arm.get("tasks"))
+        for figure in list(_mappings(task.get("figures")))[:1]  # the first is what the task is about
+    }
+    return {name: arm.get(name) for name in ("name", "draw", "heads", "distortion")} | {"tasks": figures}
+
+
+def _mappings(listed: object) -> Iterator[Mapping[str, Any]]:
+    return (one for one in listed if isinstance(one, Mapping)) if isinstance(listed, list | tuple) else iter(())

@@ -1,0 +1,138 @@
+"""What surgery on the model cost, as the manifest of its checkpoint tells it, beside what it was held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headlens.numbers import amount, number
+from headlens.report.facts import Provenance, at
+from headlens.report.tables import NOTHING, Cell, Column, Row, Table
+
+# Arms of a comparison in the order in which they are read, and what they are called
+ARMS = {
+    "original": "the original",
+    "pruned": "pruned",
+    "masked": "masked",
+    "repaired": "pruned and repaired",
+    "healed": "pruned and healed",
+    "random, same layers": "random heads, as many in each layer",
+    "random": "random heads, of any layer",
+    "no heads": "no heads at all",
+}
+_FILLS = {"mean": "their mean outputs kept in the bias", "zero": "nothing in their place"}
+_MEASURES = 4  # digits of tasks and distortions
+
+
+def is_of(model: object, other: object) -> bool:
+    """Whether the first came out of surgery on the second; by the hash of the weights where both are known."""
+    old, new = at(model, "surgery", "source"), other
+    hashes = at(old, "weights_sha256"), at(new, "weights_sha256")
+    if all(hashes):
+        return bool(hashes[0] == hashes[1])
+    return bool(at(old, "name")) and at(old, "name") == at(new, "name")
+
+
+def surgery_sentence(provenance: Provenance) -> str:
+    """Which model was operated on, how many heads went, and how they were chosen; empty of models as they were."""
+    model = at(provenance, "model")
+    surgery = at(model, "surgery")
+    if not isinstance(surgery, Mapping):
+        return ""
+    whole, kept = _heads(model)
+    source = at(surgery, "source", "name") or "another model"
+    if at(surgery, "kind") == "masked":
+        done = "with heads set to 0; nothing in it is smaller"
+    elif whole is None or kept is None:
+        done = "pruned"
+    else:
+        done = f"without {whole - kept:,} of its {amount(whole, 'head')}"
+    method = at(surgery, "method")
+    chosen = [
+        *([f"chosen {_by(at(method, 'ranked_by'))}"] if at(method, "ranked_by") else []),
+        *([_FILLS[at(method, "fill")]] if at(method, "fill") in _FILLS else []),
+        *(["what was left refitted"] if at(method, "repair") else []),
+    ]
+    how = f" ({'; '.join(chosen)})" if chosen else ""
+    return f"{source} {done}{how}"
+
+
+def surgery_table(provenance: Provenance) -> Table | None:
+    """One row for each kind of model that was asked the same; None where nobody asked."""
+    arms = [arm for arm in at(provenance, "model", "surgery", "arms") or [] if isinstance(arm, Mapping)]
+    named = {name: [arm for arm in arms if arm.get("name") == name] for name in ARMS}
+    rows = {name: some for name, some in named.items() if some}
+    if not rows:
+        return None
+    tasks = list(dict.fromkeys(task for arm in arms for task in at(arm, "tasks") or {}))
+    columns = [
+        Column("Model", is_number=False, names=("model",)),
+        Column("Heads", names=("heads",)),
+        Column("Distortion", _DISTORTION, names=("distortion", "lowest", "highest"), is_low_first=True),
+        *(Column(task, names=("value", "lowest", "highest")) for task in tasks),
+    ]
+    return Table(
+        "The model beside what it is held against", tuple(columns), tuple(_row(*row, tasks) for row in rows.items())
+    )
+
+
+_DISTORTION = (
+    "How far the output moved from that of the original, on text that had no say in the choice; 0 is none. Of several "
+    "random draws the mean, and the lowest and highest"
+)
+
+
+def surgery_lines(provenance: Provenance) -> Iterator[str]:
+    """Sizes before and after, and speed."""
+    surgery = at(provenance, "model", "surgery")
+    measured = at(surgery, "measured")
+    for name, ends in measured.items() if isinstance(measured, Mapping) else ():
+        before, after = at(ends, "before"), at(ends, "after")
+        if isinstance(before, int) and isinstance(after, int) and before:
+            share = number(after / before, "share", digits=2)
+            yield f"{str(name).capitalize()}: {after:,}; {before:,} in the original ({share} of it)."
+    for one in at(surgery, "speed") or []:
+        ratio, low, high = (at(one, key) for key in ("ratio", "low", "high"))
+        if all(isinstance(value, int | float) for value in (ratio, low, high)):
+            yield (
+                f"Speed, {at(one, 'workload')}: {ratio:.2f} times that of the original "
+                f"({low:.2f} to {high:.2f} in paired runs)."
+            )
+
+
+def _row(name: str, arms: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Row:
+    heads = arms[0].get("heads")
+    known = heads if isinstance(heads, int) else math.nan
+    draws = f"{len(arms)} draws" if len(arms) > 1 else ""
+    cells = [
+        Cell(ARMS[name], note=draws, values=(name,), is_strong=name in ("pruned", "masked", "repaired", "healed")),
+        Cell(f"{heads:,}" if isinstance(heads, int) else NOTHING, values=(known,)),
+        _spread([arm.get("distortion") for arm in arms]),
+        *(_spread([at(arm, "tasks", task) for arm in arms]) for task in tasks),
+    ]
+    return Row(tuple(cells))
+
+
+def _spread(values: Sequence[object]) -> Cell:
+    """One figure, or the mean of several and where they lie."""
+    found = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+    if not found:
+        return Cell(NOTHING, values=(math.nan,) * 3)
+    mean, low, high = sum(found) / len(found), min(found), max(found)
+    note = f"{_figure(low)} to {_figure(high)}" if len(found) > 1 else ""
+    return Cell(_figure(mean), note=note, values=(mean, low, high))
+
+
+def _figure(value: float) -> str:
+    return f"{value:.{_MEASURES}f}" if abs(value) < 10 else f"{value:.{_MEASURES}g}"
+
+
+def _heads(model: object) -> tuple[int | None, int | None]:
+    layers, heads, kept = (at(model, key) for key in ("layers", "heads", "heads_kept"))
+    whole = layers * heads if isinstance(layers, int) and isinstance(heads, int) else None
+    return whole, kept if isinstance(kept, int) else None
+
+
+def _by(method: object) -> str:
+    return "by hand" if method == "by hand" else f"by {method}"
