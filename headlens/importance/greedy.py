@@ -37,7 +37,6 @@ from headlens.surgery.fills import Means
 Fold = Literal["zero", "mean"]
 
 CANDIDATES = 6  # that are scored again at a time
-REFRESH = 8  # choices after which all are
 EXAMPLES = 256  # on which they are scored
 
 
@@ -51,7 +50,7 @@ def greedy(
     means: Means | None = None,
     every: int = 1,
     candidates: int = CANDIDATES,
-    refresh: int | None = REFRESH,
+    refresh: int | None = None,
     examples: int | None = EXAMPLES,
     in_bfloat16: bool | None = None,
     seed: int = 0,
@@ -76,7 +75,8 @@ def greedy(
     candidates
         How many heads at the front of the queue are scored again at a time; all of them make the search exact.
     refresh
-        After so many choices all heads are scored again; None: never.
+        After so many choices all heads are scored again; None: never. On MiniLM 8 takes 1.6 times as long and lowers
+        the distortion without half of the heads from .0900 to .0875.
     examples
         How many of the objective's examples are used, drawn by `seed`; None: all.
     in_bfloat16
