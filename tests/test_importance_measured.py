@@ -22,15 +22,18 @@ from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from headlens.importance.gauss_newton import gauss_newton
 from headlens.importance.greedy import greedy
-from headlens.importance.inputs import text_batches
+from headlens.importance.inputs import TextBatch, text_batches
 from headlens.importance.leave_one_out import leave_one_out
 from headlens.importance.objectives import CosineDistortion, cosine_distortion, mean_pooled
-from headlens.importance.result import Importance, spearman
+from headlens.importance.result import Importance, layer_l2, spearman
+from headlens.measure import Workload, measure_speed
 from headlens.models import LoadedModel, load_model
 from headlens.surgery.apply import apply_plan
 from headlens.surgery.fills import Means, mean_contexts
 from headlens.surgery.present import full_plan
+from headlens.surgery.repair import refit
 
 pytestmark = pytest.mark.measured
 
@@ -42,6 +45,7 @@ class Real:
     loaded: LoadedModel
     means: Means
     scored: CosineDistortion
+    fitted: Sequence[TextBatch]
     held: Sequence[str]
     pairs: Sequence[tuple[str, str, float]]
 
@@ -59,7 +63,10 @@ class Real:
         return apply_plan(network, full_plan(network).without(heads), fill=self.means) if heads else network
 
     def distortion(self, heads: Sequence[Head]) -> float:
-        before, after = (self.vectors(self.without(some), self.held) for some in ([], heads))
+        return self.distortion_of(self.without(heads))
+
+    def distortion_of(self, model: PreTrainedModel) -> float:
+        before, after = (self.vectors(one, self.held) for one in (self.loaded.model, model))
         return float((1 - (before * after).sum(dim=-1)).mean())
 
     def similarity(self, heads: Sequence[Head]) -> float:
@@ -87,9 +94,10 @@ def real(data_folder: Path, minilm_path: Path) -> Real:
         pairs = [(row["sentence1"], row["sentence2"], float(row["score"])) for row in csv.DictReader(file)]
     loaded = load_model(str(minilm_path), check=False)
     tokenizer = loaded.require_tokenizer()
-    means = mean_contexts(loaded.model, text_batches(scored + others, tokenizer))
+    fitted = text_batches(scored + others, tokenizer)
+    means = mean_contexts(loaded.model, fitted)
     objective = cosine_distortion(loaded.model, text_batches(scored, tokenizer))
-    return Real(loaded, means, objective, held, pairs)
+    return Real(loaded, means, objective, fitted, held, pairs)
 
 
 def first_to_go(importance: Importance, count: int) -> list[Head]:
@@ -121,3 +129,31 @@ def test_greedy_search(real: Real) -> None:
     assert similarity[36] >= 0.907
     assert similarity[43] >= 0.902
     assert similarity[58] >= 0.87
+    half = real.without(first_to_go(found, 36))
+    repaired = refit(half, real.loaded.model, real.fitted)
+    assert real.distortion_of(repaired) <= 0.075 < real.distortion_of(half)
+
+
+@pytest.fixture(scope="module")
+def half_gone(real: Real) -> PreTrainedModel:
+    found = leave_one_out(real.loaded.model, real.scored, ablation="mean", means=real.means)
+    return real.without(first_to_go(found, 36))
+
+
+@pytest.mark.parametrize(("tokens", "least"), [(32, 1.10), (128, 1.20)])
+def test_half_of_the_heads_save_time(real: Real, half_gone: PreTrainedModel, tokens: int, least: float) -> None:
+    workload = Workload("encode", batch=32, tokens=tokens)
+    (speed,) = measure_speed(half_gone, real.loaded.model, workloads=[workload])
+    assert speed.ratio >= least
+
+
+def test_a_layers_norm_is_no_measure_across_layers(real: Real) -> None:
+    """Divided by its layer's l2 norm a ranking takes as many heads from the last layer as from any: measured before,
+    .8694 raw and .8362 so, without 80% of the heads."""
+    raw = gauss_newton(real.loaded.model, real.scored)
+    orders = [np.argsort(values, axis=None, kind="stable")[:58] for values in (raw.values, layer_l2(raw.values))]
+    similarity = [real.similarity([(int(place) // 12, int(place) % 12) for place in order]) for order in orders]
+    assert similarity[0] - similarity[1] > 0.02
+    assert similarity[0] >= 0.86
+    loo = leave_one_out(real.loaded.model, real.scored, ablation="zero")
+    assert float(spearman(raw.values.ravel(), loo.values.ravel())) >= 0.97

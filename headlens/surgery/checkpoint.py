@@ -108,7 +108,8 @@ def _check_place(target: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise OutputError(
-            f"{name} holds something already ({inside[0]}); give a new folder, or let it be replaced (--overwrite, or overwrite=True)."
+            f"{name} holds something already ({inside[0]}); give a new folder, or let it be replaced (--overwrite, or "
+            f"overwrite=True)."
         )
     if MANIFEST not in inside:
         raise OutputError(f"{name} holds {inside[0]} and is no checkpoint of headlens, so it is not replaced.")
