@@ -14,15 +14,23 @@ if TYPE_CHECKING:
     from headlens.attention import MultiHeadAttention
     from headlens.capture import capture
     from headlens.collect import collect
+    from headlens.comparison import compare
     from headlens.corpora import Corpus, read_corpus, texts
     from headlens.documents import Choice, Document, Mention, Sentence
     from headlens.errors import HeadlensError
-    from headlens.models import load_model
+    from headlens.evaluating import evaluate_models
+    from headlens.evaluation import read_task
+    from headlens.heal_pruned import heal_pruned
+    from headlens.models import load_model, load_whole
+    from headlens.plan import HeadPlan
     from headlens.profiling import profile
+    from headlens.pruning import Wish, prune
+    from headlens.rankings import rank_by
     from headlens.replace import replace_attention
     from headlens.results import Profile
     from headlens.scores import ScoreTable
     from headlens.selfcheck import check_model
+    from headlens.sweeping import sweep
 
 __version__ = "0.1.0"
 
@@ -30,19 +38,29 @@ _HOMES = {
     "Choice": "documents",
     "Corpus": "corpora",
     "Document": "documents",
+    "HeadPlan": "plan",
     "HeadlensError": "errors",
     "Mention": "documents",
     "MultiHeadAttention": "attention",
     "Profile": "results",
     "ScoreTable": "scores",
     "Sentence": "documents",
+    "Wish": "pruning",
     "capture": "capture",
     "check_model": "selfcheck",
     "collect": "collect",
+    "compare": "comparison",
+    "evaluate_models": "evaluating",
+    "heal_pruned": "heal_pruned",
     "load_model": "models",
+    "load_whole": "models",
     "profile": "profiling",
+    "prune": "pruning",
+    "rank_by": "rankings",
     "read_corpus": "corpora",
+    "read_task": "evaluation",
     "replace_attention": "replace",
+    "sweep": "sweeping",
     "texts": "corpora",
 }
 
@@ -50,20 +68,30 @@ __all__ = [
     "Choice",
     "Corpus",
     "Document",
+    "HeadPlan",
     "HeadlensError",
     "Mention",
     "MultiHeadAttention",
     "Profile",
     "ScoreTable",
     "Sentence",
+    "Wish",
     "__version__",
     "capture",
     "check_model",
     "collect",
+    "compare",
+    "evaluate_models",
+    "heal_pruned",
     "load_model",
+    "load_whole",
     "profile",
+    "prune",
+    "rank_by",
     "read_corpus",
+    "read_task",
     "replace_attention",
+    "sweep",
     "texts",
 ]
 

@@ -66,11 +66,12 @@ def calibrate(
         Fewer than two documents, or too little text to fill a window on both sides.
     """
     tokenizer = loaded.require_tokenizer()
-    documents = [document for document in corpus if document.text.strip()]
+    # each text once: the same one must not stand on both sides
+    documents = list({text: document for document in corpus if (text := document.text.strip())}.values())
     if len(documents) < 2:
         raise CorpusError(
             f"Some texts choose heads and others judge the choice, and the calibration corpus has "
-            f"{len(documents)} with a word in it; give at least two (one a line, or --unit paragraph)."
+            f"{len(documents)} different ones with a word in them; give at least two (one a line, or --unit paragraph)."
         )
     shuffled = [documents[place] for place in np.random.default_rng(seed).permutation(len(documents)).tolist()]
     room = max_length_of(network_of(loaded.model).config, tokenizer)

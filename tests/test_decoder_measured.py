@@ -1,8 +1,8 @@
 """Real weights of a grouped decoder: whole key/value groups of SmolLM2 taken out, without training.
 
 Four windows of 256 tokens rank the groups (half a story, half web text), 118 give the means that are kept, 32 others,
-of the end of that story and of one never seen, are asked: perplexity 38.7 with all heads, 47.7, 60.3 and 118 without a
-random 10, 20 and 40% of the groups.
+of the end of that story and of one never seen, are asked: perplexity 39.4 with all heads; in an earlier measurement of
+much the same text 38.7, and 47.7, 60.3 and 118 without a random 10, 20 and 40% of the groups.
 """
 
 from __future__ import annotations
@@ -79,8 +79,10 @@ def test_whole_groups_are_taken_out(whole: LoadedModel, data_folder: Path) -> No
     judge = kl_distortion(network, padded_batches(story[:2] + web[:2]), token_logits(whole.model))
     found = leave_one_out(network, judge, ablation="mean", unit="group", means=means)
     base = present_plan(network)
-    assert perplexity(whole, whole.model, asked) == pytest.approx(38.72, rel=0.01)
+    assert perplexity(whole, whole.model, asked) == pytest.approx(39.42, abs=0.1)  # transformers' own loss
     for share, most in ((0.1, 41), (0.2, 44), (0.4, 60)):
         plan = lowest(found.values, base, remove=share, unit="group")
         assert len(plan.removed) == round(270 * share)
-        assert perplexity(whole, apply_plan(whole.model, plan, fill=means), asked) <= most
+        found_there = perplexity(whole, apply_plan(whole.model, plan, fill=means), asked)
+        print(f"{share:.0%} of the groups removed: perplexity {found_there:.2f}")
+        assert found_there <= most

@@ -61,7 +61,7 @@ def _rows(batch: object) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def test_a_single_text_cannot_both_choose_and_judge() -> None:
-    with pytest.raises(CorpusError, match="has 1 with a word in it; give at least two"):
+    with pytest.raises(CorpusError, match="has 1 different ones with a word in them; give at least two"):
         calibration(tiny(), Corpus(texts(["the goat was old ."])))
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from headlens.comparison import Pair, compare
-from headlens.corpora import read_corpus
+from headlens.corpora import read_corpus, texts
+from headlens.documents import Document
 from headlens.evaluation import evaluate, read_task
 from headlens.models import LoadedModel, load_whole
 from headlens.plans import with_roles
@@ -34,8 +35,14 @@ def whole() -> LoadedModel:
 
 
 @cache
+def plain() -> list[Document]:
+    """The words alone: what annotation says is not asked here."""
+    return texts([document.text for document in read_corpus([CORPUS])])
+
+
+@cache
 def before() -> Profile:
-    return profile(MODEL, CORPUS, parts=["repetition"])
+    return profile(MODEL, plain(), parts=["repetition"])
 
 
 @cache
@@ -57,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(folder: Path) -> Pair:
-    return compare([before(), profile(str(folder), CORPUS, parts=["repetition"])], ["whole", "small"]).pairs[0]
+    return compare([before(), profile(str(folder), plain(), parts=["repetition"])], ["whole", "small"]).pairs[0]
 
 
 def test_heads_of_the_role_stay_and_as_many_go_as_were_asked() -> None:
@@ -128,7 +135,7 @@ def test_the_comparison_says_what_was_done_and_what_it_cost(pair: Pair, folder: 
     (told,) = [line for line in notices(pair) if "came out of surgery" in line]
     assert "tiny-gpt2 without 16 of its 32 heads (chosen by norm; their mean outputs kept in the bias)" in told
     page = render_comparison(
-        compare([before(), profile(str(folder), CORPUS, parts=["repetition"])], ["whole", "small"])
+        compare([before(), profile(str(folder), plain(), parts=["repetition"])], ["whole", "small"])
     )
     for arm in ("pruned", "original", "no heads"):
         assert f"{pruned().arm(arm).results[0].value:.4f}" in page
