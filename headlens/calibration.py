@@ -30,6 +30,7 @@ from headlens.importance.objectives import (
     token_logits,
 )
 from headlens.models import LoadedModel, network_of
+from headlens.numbers import amount
 
 ObjectiveName = Literal["cosine", "kl", "hidden", "loss"]
 
@@ -71,7 +72,7 @@ def calibrate(
     if len(documents) < 2:
         raise CorpusError(
             f"Some texts choose heads and others judge the choice, and the calibration corpus has "
-            f"{len(documents)} different ones with a word in them; give at least two (one a line, or --unit paragraph)."
+            f"{amount(len(documents), 'different text')}; give at least two (one a line, or --unit paragraph)."
         )
     shuffled = [documents[place] for place in np.random.default_rng(seed).permutation(len(documents)).tolist()]
     room = max_length_of(network_of(loaded.model).config, tokenizer)

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from transformers import PreTrainedModel
 
+from headlens.arch import attention_sites
 from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
 from headlens.corpora import Corpus
 from headlens.encode import max_length_of
@@ -33,7 +34,7 @@ from headlens.scores import head_name
 from headlens.surgery import Means, apply_plan, expand_to_multi_head, masked_twin, mean_contexts, present_plan, refit
 from headlens.surgery.checkpoint import save_pruned
 
-METHOD = "greedy"
+SEARCHED = 30_000_000  # parameters of layers up to which heads are searched by default: it takes some minutes
 RANDOM_DRAWS = 5
 CACHED_TOKENS = 32  # that every model can read, however small
 
@@ -139,7 +140,7 @@ def prune(
     corpus: Corpus,
     wish: Wish | HeadPlan,
     *,
-    method: str = METHOD,
+    method: str | None = None,
     every: int | None = None,
     objective: ObjectiveName | None = None,
     fill: Fill = "mean",
@@ -165,7 +166,7 @@ def prune(
     wish
         How many heads go; or the plan itself, and nothing is ranked.
     method
-        One of `importance.methods.METHODS`.
+        One of `importance.methods.METHODS`; None is `usual_method`.
     every
         Of iterative methods ("greedy"): how many heads, or groups, go before the next scoring; None is 1.
     objective
@@ -203,6 +204,7 @@ def prune(
         loaded = replace(loaded, model=expand_to_multi_head(loaded.model), check=None)
     network = network_of(loaded.model)
     base = present_plan(network)
+    method = method or usual_method(network, every)
     if isinstance(wish, Wish):
         check_methods([method], every)
     else:
@@ -249,6 +251,15 @@ def prune(
         "arms": [arm.to_dict() for arm in arms.found],
     }
     return Pruned(original, model, plan, importance, arms.objective.name, tuple(arms.found), facts)
+
+
+def usual_method(network: PreTrainedModel, every: int | None = None) -> str:
+    """ "greedy" where the search takes minutes, else one look at every head."""
+    if every is not None:
+        return "greedy"
+    sizes = parameters(network)
+    is_small = sizes.without_embeddings <= SEARCHED
+    return "greedy" if is_small and not any(site.is_shared for site in attention_sites(network)) else "loo_mean"
 
 
 def rank(

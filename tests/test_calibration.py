@@ -149,10 +149,10 @@ def test_a_text_is_cut_where_it_is_asked_or_where_the_model_ends(asked: int | No
     assert found.facts["max_length"] == expected
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_without_two_texts_nothing_can_be_judged(count: int) -> None:
+@pytest.mark.parametrize(("count", "words"), [(0, "0 different texts"), (1, "1 different text")])
+def test_without_two_texts_nothing_can_be_judged(count: int, words: str) -> None:
     corpus = Corpus(tuple(own_texts())[:count])
-    with pytest.raises(CorpusError, match=f"corpus has {count} different ones with a word in them; give at least two"):
+    with pytest.raises(CorpusError, match=f"corpus has {words}; give at least two"):
         calibrate(tiny(), corpus)
 
 

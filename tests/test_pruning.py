@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 import torch
 
+from headlens import pruning
 from headlens.calibration import Calibration, calibrate, judged, objective_for
 from headlens.corpora import Corpus, read_corpus, texts
 from headlens.errors import CorpusError, PlanError, UnsupportedModel
 from headlens.evaluation import read_task
+from headlens.measure import parameters
 from headlens.models import LoadedModel, load_whole, network_of
 from headlens.plan import HeadPlan
-from headlens.pruning import Pruned, Wish, prune
+from headlens.pruning import Pruned, Wish, prune, usual_method
 from headlens.pruning_words import lines_of
+from headlens.testing import tiny_model
 
 pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
 
@@ -61,7 +64,7 @@ def _rows(batch: object) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def test_a_single_text_cannot_both_choose_and_judge() -> None:
-    with pytest.raises(CorpusError, match="has 1 different ones with a word in them; give at least two"):
+    with pytest.raises(CorpusError, match="has 1 different text; give at least two"):
         calibration(tiny(), Corpus(texts(["the goat was old ."])))
 
 
@@ -198,3 +201,19 @@ def test_what_was_saved_gives_the_same_logits_in_a_fresh_process(tmp_path: Path)
     manifest = json.loads((folder / "headlens.json").read_text())
     assert manifest["measured"]["parameters"]["after"] == sum(one.numel() for one in pruned().model.parameters())
     assert HeadPlan.load(folder) == pruned().plan
+
+
+@pytest.mark.parametrize(
+    ("family", "every", "method"), [("bert", None, "greedy"), ("albert", None, "loo_mean"), ("albert", 2, "greedy")]
+)
+def test_heads_are_searched_where_the_model_is_small_enough(family: str, every: int | None, method: str) -> None:
+    assert usual_method(tiny_model(family), every) == method
+
+
+def test_a_large_model_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("bert")
+    sizes = parameters(model)
+    monkeypatch.setattr(pruning, "SEARCHED", sizes.without_embeddings)
+    assert usual_method(model) == "greedy"
+    monkeypatch.setattr(pruning, "SEARCHED", sizes.without_embeddings - 1)
+    assert usual_method(model) == "loo_mean"

@@ -51,8 +51,13 @@ def prune(
         typer.Option(parser=path_of, help="A plan.json to follow, and nothing is ranked.", show_default=False),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="How heads are ranked; `headlens importance --help` lists the methods.")
-    ] = "greedy",
+        str | None,
+        typer.Option(
+            help="How heads are ranked; `headlens importance --help` lists the methods. Default: greedy, a search; "
+            "loo_mean where layers share weights or have more than 30 million parameters.",
+            show_default=False,
+        ),
+    ] = None,
     every: Every = None,
     objective: Objective = None,
     unit: UnitOfHeads = None,
@@ -122,7 +127,8 @@ def prune(
             check_free(out, overwrite=overwrite)
             if by_hand := heads is not None or plan is not None:
                 _check_by_hand(unit, per_layer, floor, keep_roles)
-            check_methods([method], None if by_hand else every)
+            if method is not None:
+                check_methods([method], None if by_hand else every)
             check_name(objective, get_args(ObjectiveName), "--objective")
             check_name(unit, get_args(Unit), "--heads-as")
             check_name(fill, get_args(Fill), "--fill")
