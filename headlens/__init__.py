@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from headlens.errors import HeadlensError
     from headlens.evaluating import evaluate_models
     from headlens.evaluation import read_task
-    from headlens.heal_pruned import heal_pruned
     from headlens.models import load_model, load_whole
     from headlens.plan import HeadPlan
     from headlens.profiling import profile
@@ -51,7 +50,6 @@ _HOMES = {
     "collect": "collect",
     "compare": "comparison",
     "evaluate_models": "evaluating",
-    "heal_pruned": "heal_pruned",
     "load_model": "models",
     "load_whole": "models",
     "profile": "profiling",
@@ -82,7 +80,6 @@ __all__ = [
     "collect",
     "compare",
     "evaluate_models",
-    "heal_pruned",
     "load_model",
     "load_whole",
     "profile",

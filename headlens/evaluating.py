@@ -17,6 +17,7 @@ from headlens.errors import CorpusError, OutputError, UnsupportedModel
 from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference, run_lm_eval
 from headlens.evaluation.harness import lm_eval_package
 from headlens.files import atomic_write
+from headlens.manifest import has_manifest, read_manifest, source_of
 from headlens.measure import (
     CacheBytes,
     DiskBytes,
@@ -30,7 +31,6 @@ from headlens.measure import (
 )
 from headlens.models import LoadedModel, load_whole
 from headlens.provenance import circumstances
-from headlens.surgery.checkpoint import MANIFEST, read_manifest
 
 SCHEMA_VERSION = "headlens.evaluation/1"
 CACHED_TOKENS = 32  # that every model can read, however small
@@ -237,14 +237,12 @@ def _on_disk(loaded: LoadedModel) -> tuple[Path, DiskBytes]:
 
 
 def _pruned_from(folder: Path) -> str | None:
-    if not (folder / MANIFEST).is_file():
+    if not has_manifest(folder):
         return None
     try:
-        source = read_manifest(folder).get("source")
+        return source_of(read_manifest(folder))
     except OutputError:  # the model was loaded all the same; only who made it is not known
         return None
-    name = source.get("name") if isinstance(source, dict) else source
-    return str(name) if name else None
 
 
 def _held_against(one: Answered, other: Answered, seed: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from headlens.errors import HealingError
 from headlens.evaluating import sizes_of
 from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
 from headlens.healing import Healed, heal, heal_with_random
+from headlens.manifest import source_of
 from headlens.models import LoadedModel, network_of
 from headlens.plan import HeadPlan, plan_of
 from headlens.provenance import circumstances, corpus_facts
@@ -161,8 +162,7 @@ def other_source(manifest: Mapping[str, Any], original: LoadedModel) -> str | No
 
 def original_name(manifest: Mapping[str, Any]) -> str | None:
     """The model that a checkpoint was pruned from, as its manifest names it."""
-    name = _source(manifest).get("name")
-    return str(name) if name else None
+    return source_of(manifest)
 
 
 # -------------------------------------------------------------------------------------------------------------- inside
@@ -180,7 +180,7 @@ class _Asking:
     progress: Progress
 
     def results(self, name: str, model: PreTrainedModel) -> tuple[TaskResult, ...]:
-        loaded = replace(self.original, model=model, name=f"{self.original.name} ({name})")
+        loaded = replace(self.original, model=model)
         found = []
         for number, task in enumerate(self.tasks):
             self.progress(f"measuring: {name}", number, len(self.tasks))

@@ -28,8 +28,17 @@ def lines_of(found: HealedPruned) -> Iterator[str]:
     for other in ("pruned", "original"):
         for difference in found.differences(other):
             yield f"{difference.task}, {difference.metric}, less the {other}: {difference_in_words(difference)}"
+    yield from _farther(found)
     yield from _beside_random(found)
     yield from (f"Note: {note}" for note in found.notes)
+
+
+def _farther(found: HealedPruned) -> Iterator[str]:
+    if found.arm("healed").distortion > found.arm("pruned").distortion:
+        yield (
+            "Warning: the healed model is farther from the original than before; heal it for more steps, or with a "
+            "smaller --lr."
+        )
 
 
 def _rows(arms: Sequence[Arm], objective: str) -> Iterator[list[str]]:

@@ -22,7 +22,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except OSError as reason:
         raise OutputError(
-            f"{printable(file)} cannot be read ({reason.strerror}); give a folder of save_pruned."
+            f"{printable(file)} cannot be read ({reason.strerror}); give a folder that `headlens prune` wrote."
         ) from None
     except (ValueError, RecursionError) as reason:
         raise OutputError(f"{printable(file)} is not JSON: {reason}.") from None
@@ -39,7 +39,7 @@ def has_manifest(folder: str | os.PathLike[str]) -> bool:
 def source_of(manifest: Mapping[str, Any]) -> str | None:
     """The name of the model that surgery was done on; None where the manifest does not say."""
     source = manifest.get("source")
-    name = source.get("name") if isinstance(source, Mapping) else None
+    name = source.get("name") if isinstance(source, Mapping) else source
     return name if isinstance(name, str) and name else None
 
 

@@ -31,8 +31,10 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from headlens.arch import family_of
 from headlens.checkpoints import BUNDLES, Checkpoint, find_checkpoint, read_json
 from headlens.checkpoints import bundled_path as bundled_path  # for those who load models
-from headlens.errors import UnsupportedModel
+from headlens.errors import PlanError, UnsupportedModel
 from headlens.model_facts import provenance_of
+from headlens.plan import FILE as PLAN_FILE
+from headlens.plan import HeadPlan, plan_of
 from headlens.quiet import quiet as quiet
 from headlens.selfcheck import SelfCheck, check_model
 from headlens.sizes import head_counts as head_counts
@@ -245,9 +247,22 @@ def _load_config(checkpoint: Checkpoint, trust_remote_code: bool) -> PreTrainedC
     if not trust_remote_code:
         _check_family(raw.get("model_type"), "auto_map" in raw, checkpoint.name)
     try:
-        return AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=trust_remote_code, local_files_only=True)
-    except _LOADING_ERRORS as error:
+        config = AutoConfig.from_pretrained(
+            checkpoint.folder, trust_remote_code=trust_remote_code, local_files_only=True
+        )
+        _check_plan(checkpoint, config)
+    except (*_LOADING_ERRORS, PlanError) as error:
         raise UnsupportedModel(f"config.json of {checkpoint.name!r} cannot be used: {_why(error)}") from error
+    return config
+
+
+def _check_plan(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    """Of a pruned checkpoint: heads would go by wrong numbers where the config had another plan than was saved."""
+    plan = plan_of(config)
+    if plan is None and is_pruned_type(config.model_type):
+        raise PlanError("it has lost its plan, which heads these are; take the checkpoint as it was saved")
+    if plan is not None and (checkpoint.folder / PLAN_FILE).is_file() and HeadPlan.load(checkpoint.folder) != plan:
+        raise PlanError(f"its plan is not that of {PLAN_FILE}; take the checkpoint as it was saved")
 
 
 def _check_family(family: object, has_code: bool, name: str) -> None:

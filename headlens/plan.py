@@ -168,7 +168,7 @@ class HeadPlan:
             return cls.from_dict(json.loads(file.read_text(encoding="utf-8")))
         except OSError as reason:
             raise OutputError(
-                f"{file} cannot be read ({reason.strerror}); give a file that HeadPlan.save wrote."
+                f"{file} cannot be read ({reason.strerror}); give a plan.json that headlens wrote."
             ) from None
         except (ValueError, RecursionError) as reason:
             raise PlanError(f"{file} is not JSON: {reason}.") from None

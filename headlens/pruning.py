@@ -78,8 +78,8 @@ class Pruned:
 
     @property
     def loaded(self) -> LoadedModel:
-        """The pruned model as `load_whole` would give it."""
-        return replace(self.original, model=self.model, name=f"{self.original.name}, pruned", check=None)
+        """The pruned model as `load_whole` would give it, under the name of the original."""
+        return replace(self.original, model=self.model, check=None)
 
     def arm(self, name: str) -> Arm:
         """The first arm of that name."""
@@ -211,9 +211,12 @@ def prune(
         _check_plan(wish, base, every)
     gone = wish.count(base) if isinstance(wish, Wish) else base.n_kept - wish.n_kept
     if gone < 1:
-        raise PlanError(f"The model has {base.n_kept} heads and none is to go; ask for fewer to be kept.")
+        raise PlanError(_nothing_to_do(base, by_number=isinstance(wish, Wish)))
     calibration = calibrate(loaded, corpus, texts=texts, max_length=max_length, seed=seed)
     means = mean_contexts(network, calibration.fitted) if fill == "mean" else None
+    held_out = objective_for(loaded, calibration.held_out, objective, seed=seed)
+    progress("measuring: original", 0, 1)  # before a search that takes minutes: not every model can be asked everything
+    answers = tuple(evaluate(original, task) for task in tasks)
     importance, plan = None, wish
     if isinstance(wish, Wish):
         chosen = objective_for(loaded, calibration.chosen, objective, seed=seed)
@@ -225,13 +228,14 @@ def prune(
     assert isinstance(plan, HeadPlan)
     arms = _Arms(
         loaded,
-        objective_for(loaded, calibration.held_out, objective, seed=seed),
+        held_out,
         tuple(tasks),
         means,
         calibration.fitted if repair else None,
         masked,
         progress,
         of=2 + repair + (2 * draws + 1),
+        original=Arm("original", base, judged(network, held_out), answers),
     )
     model = arms.compare(plan, base, draws, seed)
     facts = {
@@ -288,6 +292,14 @@ def rank(
         say=lambda what: progress(what, 0, 1),
     )
     return ranked(method, setting)
+
+
+def _nothing_to_do(base: HeadPlan, *, by_number: bool) -> str:
+    if not base.n_kept:
+        return "The model has no heads left to take out."
+    if by_number:
+        return f"The model has {base.n_kept} heads and none is to go; ask for fewer to be kept."
+    return f"All heads that are to go are gone already: the model has {base.n_kept} of {base.layers * base.heads}."
 
 
 def _check_plan(plan: HeadPlan, base: HeadPlan, every: int | None) -> None:
@@ -352,6 +364,7 @@ class _Arms:
     masked: bool
     progress: Progress
     of: int
+    original: Arm
     found: list[Arm] = field(default_factory=list)
 
     def compare(self, plan: HeadPlan, base: HeadPlan, draws: int, seed: int) -> PreTrainedModel:
@@ -367,7 +380,7 @@ class _Arms:
                 kept = refit(model, original, self.fitted)
                 self._ask("repaired", kept, plan)
             self._ask("pruned", model, plan)
-        self._ask("original", original, base)
+        self.found.append(self.original)
         for draw in range(draws):
             rng = np.random.default_rng([seed, draw])
             for name, other in (
@@ -381,6 +394,5 @@ class _Arms:
 
     def _ask(self, name: str, model: PreTrainedModel, plan: HeadPlan, draw: int | None = None) -> None:
         self.progress(f"measuring: {name}", len(self.found), self.of)
-        loaded = replace(self.loaded, model=model, name=f"{self.loaded.name} ({name})")
-        results = tuple(evaluate(loaded, task) for task in self.tasks)
+        results = tuple(evaluate(replace(self.loaded, model=model), task) for task in self.tasks)
         self.found.append(Arm(name, plan, judged(network_of(model), self.objective), results, draw))

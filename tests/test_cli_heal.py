@@ -171,7 +171,7 @@ def test_another_recipe_does_not_go_on_and_can_start_over(
     with monkeypatch.context() as patch:
         patch.setattr("headlens.cli.heal.progress_bar", lambda: _interrupted(("healing", 3)))
         assert invoke(cut, "--out", out, *options, "4")[0] == 130
-    assert "another request, with another steps (4, now 2)" in refusal(cut, "--out", out, *options, "2")
+    assert "begun with other settings: steps (4, now 2)" in refusal(cut, "--out", out, *options, "2")
     assert invoke(cut, "--out", out, *options, "2", "--no-resume")[0] == 0
     assert read_manifest(out)["healing"]["recipe"]["steps"] == 2
     assert len(read_manifest(out)["healing"]["arms"]) == 3  # no random plan
@@ -187,7 +187,7 @@ def test_without_accelerate_it_says_what_to_install(cut: Path, tmp_path: Path, m
 
 def test_a_folder_that_is_no_pruned_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    assert "give a folder of save_pruned" in refusal(tmp_path / "x", "--out", tmp_path / "out")
+    assert "give a folder that `headlens prune` wrote" in refusal(tmp_path / "x", "--out", tmp_path / "out")
 
 
 def test_where_the_original_is_not_named_it_must_be_given(tmp_path: Path) -> None:

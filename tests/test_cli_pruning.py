@@ -360,7 +360,7 @@ BROKEN = {
         json.dumps(HeadPlan.full(3, 4).without([(0, 0)]).to_dict()),
         "The plan is for 3 x 4 heads (4 of keys and values)",
     ),
-    "of all heads": (json.dumps(HeadPlan.full(3, 4, 2).to_dict()), "none is to go"),
+    "of all heads": (json.dumps(HeadPlan.full(3, 4, 2).to_dict()), "the model has 12 of 12"),
 }
 
 

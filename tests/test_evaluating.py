@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import math
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from evaluated import as_loaded, whole_model, word_tokenizer
 from pruned_models import SOURCE, pruned
 
@@ -19,10 +21,10 @@ import headlens.evaluating
 from headlens.errors import CorpusError, OutputError, UnsupportedModel
 from headlens.evaluating import Answered, Evaluation, evaluate_models, is_here
 from headlens.evaluating_words import aligned, difference_in_words, figure, lines_of
-from headlens.evaluation import Answers, Difference, Metric, Task, TaskResult
+from headlens.evaluation import Answers, Difference, Metric, Task, TaskResult, evaluate, read_task
 from headlens.evaluation.results import mean, ratio
 from headlens.measure import CacheBytes, DiskBytes, Parameters, Workload
-from headlens.models import LoadedModel
+from headlens.models import LoadedModel, load_whole
 from headlens.surgery.checkpoint import save_pruned
 
 SAID = {  # by model, one number an item
@@ -379,3 +381,12 @@ def test_a_task_that_a_model_cannot_do_is_refused(folder: Path) -> None:
 
     with pytest.raises(CorpusError, match="whole cannot"):
         evaluate_models(["whole"], [Unfit()])
+
+
+def test_a_model_of_nan_is_refused() -> None:
+    loaded = load_whole("tiny-gpt2", check=False)
+    broken = replace(loaded, model=copy.deepcopy(loaded.model))
+    with torch.no_grad():
+        broken.model.transformer.h[1].attn.c_proj.weight[0, 0] = float("nan")
+    with pytest.raises(UnsupportedModel, match="not finite"):
+        evaluate(broken, read_task("grammar:20"))

@@ -445,11 +445,11 @@ def test_a_checkpoint_that_was_not_written_to_its_end_is_passed_over(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"steps": 13}, r"another steps \(12, now 13\)"),
-        ({"lr": 1e-3}, r"another lr \(0.003, now 0.001\)"),
-        ({"seed": 1}, "another seed"),
-        ({"parts": {"hidden": 1.0}}, "another parts"),
-        ({"held_out": ["w1 w2"]}, "another texts"),
+        ({"steps": 13}, r"other settings: steps \(12, now 13\)"),
+        ({"lr": 1e-3}, r"other settings: lr \(0.003, now 0.001\)"),
+        ({"seed": 1}, "other settings: seed"),
+        ({"parts": {"hidden": 1.0}}, "other settings: parts"),
+        ({"held_out": ["w1 w2"]}, "other settings: texts"),
     ],
 )
 def test_the_folder_of_another_request_is_refused(
@@ -457,7 +457,7 @@ def test_the_folder_of_another_request_is_refused(
 ) -> None:
     with pytest.raises(_Stopped):
         run(words, out=tmp_path, progress=stop_at(4))
-    with pytest.raises(OutputError, match=f"holds the healing of another request, with {named}"):
+    with pytest.raises(OutputError, match=f"was begun with {named}"):
         run(words, out=tmp_path, **change)
 
 
@@ -465,7 +465,7 @@ def test_the_folder_of_another_student_is_refused(tmp_path: Path, words: PreTrai
     teacher = original("bert")
     one, other = pruned(teacher), pruned(teacher, [(0, 0)])
     heal(one, teacher, TEXTS, words, steps=2, batch=2, out=tmp_path)
-    with pytest.raises(OutputError, match="another student; give a new folder"):
+    with pytest.raises(OutputError, match="other settings: student"):
         heal(other, teacher, TEXTS, words, steps=2, batch=2, out=tmp_path)
 
 

@@ -73,7 +73,7 @@ def test_the_first_source_is_found_through_several_surgeries(tmp_path: Path) -> 
     assert not speaks_grammar(str(folder_of(tmp_path / "other", {"name": "minilm"})))
 
 
-@pytest.mark.parametrize("source", [None, {}, {"name": ""}, {"name": 3}, "tiny-gpt2"])
+@pytest.mark.parametrize("source", [None, {}, {"name": ""}, {"name": 3}, ["tiny-gpt2"]])
 def test_a_manifest_that_tells_no_source(source: object, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "here", source)
     assert source_of(read_manifest(folder)) is None

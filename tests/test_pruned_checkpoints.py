@@ -7,7 +7,7 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -464,3 +464,27 @@ def test_sizes_that_do_not_match_are_never_ignored() -> None:
     package = Path(checkpoint.__file__).parents[1]
     uses = [file.name for file in package.rglob("*.py") if re.search(r"ignore_mismatched_sizes\s*=", file.read_text())]
     assert uses == []
+
+
+def _with_plan(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda config: config.pop("headlens_plan"), "lost its plan"),
+        (lambda config: config["headlens_plan"]["groups"].__setitem__(0, [[1], [2], [3]]), "not that of plan.json"),
+        (lambda config: config["headlens_plan"]["groups"].__setitem__(0, [[2], [2], [3]]), "'.*new'.*more than once"),
+    ],
+    ids=["none", "another", "impossible"],
+)
+def test_a_config_that_names_other_heads_is_refused(
+    change: Callable[[dict[str, Any]], object], message: str, tmp_path: Path
+) -> None:
+    folder = save_pruned(pruned(tiny_model("gpt2")), tmp_path / "new", manifest=SOURCE)
+    with pytest.raises(UnsupportedModel, match=message):
+        load_model(str(_with_plan(folder, change)), check=False)

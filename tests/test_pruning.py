@@ -16,7 +16,7 @@ from headlens import pruning
 from headlens.calibration import Calibration, calibrate, judged, objective_for
 from headlens.corpora import Corpus, read_corpus, texts
 from headlens.errors import CorpusError, PlanError, UnsupportedModel
-from headlens.evaluation import read_task
+from headlens.evaluation import Task, TaskResult, evaluate, read_task
 from headlens.measure import parameters
 from headlens.models import LoadedModel, load_whole, network_of
 from headlens.plan import HeadPlan
@@ -217,3 +217,30 @@ def test_a_large_model_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert usual_method(model) == "greedy"
     monkeypatch.setattr(pruning, "SEARCHED", sizes.without_embeddings - 1)
     assert usual_method(model) == "loo_mean"
+
+
+def test_tasks_are_asked_of_the_original_before_anything_is_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("ranked, though the model cannot be asked")
+
+    def without_head(loaded: LoadedModel, _task: Task) -> None:
+        assert loaded is tiny()
+        raise UnsupportedModel("no head for this task")
+
+    monkeypatch.setattr(pruning, "rank", never)
+    monkeypatch.setattr(pruning, "evaluate", without_head)
+    with pytest.raises(UnsupportedModel, match="no head for this task"):
+        prune(tiny(), grammar(), WISH, method="norm", tasks=[read_task("grammar:20")], draws=1, texts=8)
+
+
+def test_arms_go_by_the_name_of_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may look there whether the head of the model was trained."""
+    names = set()
+
+    def noted(loaded: LoadedModel, task: Task) -> TaskResult:
+        names.add(loaded.name)
+        return evaluate(loaded, task)
+
+    monkeypatch.setattr(pruning, "evaluate", noted)
+    prune(tiny(), grammar(), WISH, method="norm", tasks=[read_task("grammar:20")], draws=1, texts=8)
+    assert names == {"tiny-gpt2"}

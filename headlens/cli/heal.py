@@ -13,7 +13,7 @@ import typer
 from headlens.cli.options import Device, path_of
 from headlens.cli.pruning_options import MaxLength, Seed, Tasks, calibration_corpus, tasks_of
 from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
-from headlens.errors import HealingError, OutputError
+from headlens.errors import HealingError, OutputError, UnsupportedModel
 from headlens.files import printable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def heal(
             if not resume:
                 clear(work)
             progress("loading the models", 0, 1)
-            teacher = load_whole(name, device=device, dtype=dtype, check=False)
+            teacher = _original(name, pruned, is_told=original is None, device=device, dtype=dtype)
             if original is None:
                 _check_source(manifest, teacher)
             result = heal_pruned(
@@ -155,6 +155,20 @@ def clear(work: Path) -> None:
         shutil.rmtree(work)
     except OSError as reason:
         raise OutputError(f"{printable(work)} cannot be removed ({reason.strerror}); remove it yourself.") from None
+
+
+def _original(name: str, pruned: Path, *, is_told: bool, device: str, dtype: str) -> LoadedModel:
+    from headlens.models import load_whole
+
+    try:
+        return load_whole(name, device=device, dtype=dtype, check=False)
+    except UnsupportedModel as reason:
+        if not is_told:
+            raise
+        raise HealingError(
+            f"{printable(pruned)} was pruned from {printable(name)}, which cannot be loaded; give its place with "
+            f"--original. ({reason})"
+        ) from None
 
 
 def _check_source(manifest: dict[str, Any], teacher: LoadedModel) -> None:

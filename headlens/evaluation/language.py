@@ -194,7 +194,13 @@ def hidden_states(
     takes = inspect.signature(network.forward).parameters
     options = {"use_cache": False} if "use_cache" in takes else {}
     device = network.device
-    return network(input_ids=ids.to(device), attention_mask=mask.long().to(device), **options).last_hidden_state
+    hidden = network(input_ids=ids.to(device), attention_mask=mask.long().to(device), **options).last_hidden_state
+    if not hidden[mask.bool().to(device)].isfinite().all():
+        raise UnsupportedModel(
+            f"The {type(network).__name__} gives numbers that are not finite, so it cannot be evaluated: look for NaN "
+            f"in its weights, or run it in float32."
+        )
+    return hidden
 
 
 def padded(rows: Sequence[Ints], pad: int) -> tuple[Tensor, Tensor]:

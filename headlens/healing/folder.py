@@ -100,7 +100,8 @@ def _check_same(found: dict[str, Any], wanted: dict[str, Any], name: str) -> Non
         if found.get(entry) != value:
             values = f" ({found.get(entry)!r:.40}, now {value!r:.40})" if not _is_hash(value) else ""
             raise OutputError(
-                f"{name} holds the healing of another request, with another {entry}{values}; give a new folder."
+                f"{name} holds a healing that was begun with other settings: {entry}{values}. Ask for the same again, "
+                f"start over (--no-resume), or give a new folder."
             )
 
 

@@ -124,6 +124,11 @@ class _Healer(Trainer):
             loss = self.losses.total(parts)
         if not torch.isfinite(loss):
             step = self.state.global_step + 1
+            if step == 1:
+                raise HealingError(
+                    "The loss is no number before anything was trained: look for NaN in the weights of the pruned "
+                    "model and of its original."
+                )
             raise HealingError(
                 f"The loss is no number any more at step {step} of {self.state.max_steps}: take a smaller learning "
                 f"rate than {self.args.learning_rate:g}."

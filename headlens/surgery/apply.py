@@ -77,7 +77,7 @@ def _fitted(model: PreTrainedModel, present: HeadPlan, plan: HeadPlan) -> HeadPl
             raise PlanError(
                 f"Layer {layer} would have {' and '.join(map(str, sizes))} query heads on its key/value heads, and "
                 f"{family_of(model)} needs the same number on each: take out whole groups, or as many heads of every "
-                f"group, or apply the plan to expand_to_multi_head(model)."
+                f"group, or expand the model first (--expand, or expand_to_multi_head)."
             )
     return HeadPlan(plan.heads, plan.kv_heads, groups)
 
