@@ -22,6 +22,8 @@ from headlens.models import load_whole
 from headlens.plan import HeadPlan
 from headlens.results import Profile
 
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
+
 LAYERS, HEADS, GROUP = 3, 4, 2  # of the tiny Llama: two query heads share a key/value head
 CALIBRATION = ("--calibration", "grammar:40", "--texts", "6")
 QUICK = (*CALIBRATION, "--random", "1", "--no-speed")

@@ -46,6 +46,7 @@ ORDER = [
     "replace",
     "selfcheck",
     "surgery",
+    "conversion",
     "model_facts",
     "models",
     "pooling",

@@ -31,6 +31,8 @@ from headlens.surgery.shapes import FAMILIES, counts_of
 from headlens.testing import FAMILIES as TINY
 from headlens.testing import padded_inputs, tiny_model
 
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
+
 # ----------------------------------------------------------------------------------------------- every family and head
 
 

@@ -501,7 +501,7 @@ def test_resize_can_add_an_output_bias(family: str) -> None:
     ("family", "heads", "kv_heads", "message"),
     [
         ("bert", [4, 4], [4, 4], "The model has 3 layers, got heads of 2 and 2"),
-        ("bert", [4, 4, 2], [4, 4, 1], "Layer 2 cannot have 2 heads and 1 key/value heads"),
+        ("t5", [4, 4, 2], [4, 4, 1], "Layer 2 cannot have 2 heads and 1 key/value heads"),
         ("llama", [4, 3, 2], [2, 2, 2], "Layer 1 cannot have 3 heads and 2 key/value heads"),
         ("llama", [4, 0, 2], [2, 2, 2], "Layer 1 cannot have 0 heads and 2 key/value heads"),
         ("albert", [4, 4, 2], [4, 4, 2], "Layer 2 shares its weights with an earlier one"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from headlens.surgery import classes, shapes
+from headlens.surgery import classes, forwards, shapes
 
 FILE = "modeling_headlens.py"
 _IMPORTS = """
@@ -21,9 +21,15 @@ Built = Callable[[PreTrainedConfig], None]
 def write_source(family: str) -> str:
     """What goes into the file: how layers are resized, and the classes of one family. It imports torch and transformers
     alone."""
-    shared = [inspect.getsource(shapes), _IMPORTS]
+    shared = [inspect.getsource(forwards), _without_links(inspect.getsource(shapes)), _IMPORTS]
     shared += [inspect.getsource(part) for part in (classes.pruned_config, classes.pruned_model)]
     return "\n\n\n".join(part.strip("\n") for part in [*shared, _class_lines(family)]) + "\n"
+
+
+def _without_links(source: str) -> str:
+    """The source without what stands only at the head of a file, and without its imports from headlens."""
+    lines = source.splitlines()
+    return "\n".join(line for line in lines if not line.startswith(("from __future__", "from headlens")))
 
 
 def auto_map(family: str) -> dict[str, str]:

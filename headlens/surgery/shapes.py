@@ -1,16 +1,17 @@
-"""The shapes of attention layers that have lost heads. One entry of FAMILIES a family; nothing of headlens is imported.
+"""The shapes of attention layers that have lost heads, or share keys and values. One entry of FAMILIES a family.
 
 The attention modules of transformers read the number of their heads off their tensors, so smaller weights and a few
-numbers beside them are all that a layer with fewer heads takes: the classes stay those of transformers. Two things do
-not come by themselves:
+numbers beside them are all that a layer with fewer heads takes: the classes stay those of transformers. Three things
+do not come by themselves:
 
 - A layer of no heads computes nothing, and kernels need not be asked what attention of no heads is: its module keeps
   its place and its class, and gives the bias of its output projection. In a key/value cache it leaves one number a
   token, because caches and positions take the length of the text from the tensors of the first layers.
 - T5 computes its position bias in the first layer, for its heads, and hands it to the others. Where layers may have
   different heads, each has its own table of position biases and does not look at what it is handed.
+- Where a family knows of no shared keys and values, a module that has them gets a class of `forwards`.
 
-This file is copied as it stands into checkpoints that are to load without headlens.
+This file goes behind `forwards` into checkpoints that are to load without headlens, and imports nothing else of it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
+
+from headlens.surgery.forwards import forward_of_neox, forward_of_opt, forward_without_heads, share_keys
 
 PREFIX = "headlens_"  # of the model_type of pruned checkpoints
 
@@ -77,16 +80,20 @@ class Part:
     def size(self, heads: int, kv_heads: int, dim: int) -> int:
         return dim * sum(heads if block == "q" else kv_heads for block in self.blocks)
 
+    def places(self, heads: int, kv_heads: int, dim: int) -> list[Tensor]:
+        """Where each block stands among its outputs, [head, dim] or [kv, dim]; shared keys never stand by head."""
+        if self.is_by_head and heads == kv_heads:
+            return list(rows_of(range(heads * len(self.blocks)), dim).view(heads, len(self.blocks), dim).unbind(1))
+        counts = [heads if block == "q" else kv_heads for block in self.blocks]
+        return [place.view(-1, dim) for place in torch.arange(sum(counts) * dim).split([dim * n for n in counts])]
+
     def rows(self, present: tuple[int, int], heads: Sequence[int], kv_heads: Sequence[int], dim: int) -> Tensor:
         """Which of its outputs belong to some heads, of `present` query heads and key/value heads."""
-        if self.is_by_head:
-            return rows_of(heads, dim * len(self.blocks))
-        found, start = [], 0
-        for block in self.blocks:
-            chosen, count = (heads, present[0]) if block == "q" else (kv_heads, present[1])
-            found.append(start + rows_of(chosen, dim))
-            start += count * dim
-        return torch.cat(found)
+        blocks = zip(self.blocks, self.places(*present, dim), strict=True)
+        found = [place[list(heads if block == "q" else kv_heads)] for block, place in blocks]
+        if self.is_by_head and len(heads) == len(kv_heads):
+            return torch.stack(found, dim=1).flatten()
+        return torch.cat(found).flatten()
 
 
 @dataclass(frozen=True)
@@ -99,13 +106,15 @@ class Layout:
     dim: str  # the attribute with the width of a head
     set_counts: Callable[[Any, int, int], None]
     finish: Callable[[Any, Tensor, Tensor, Tensor | None], tuple[Any, ...]]  # what the module returns, without heads
-    is_grouped: bool = False  # may have fewer key/value heads than query heads
+    is_grouped: bool = False  # the classes of transformers may have fewer key/value heads than query heads
+    may_share: bool = False  # those of `forwards` may, in their place
+    forward: Callable[..., Any] | None = None  # with shared keys, where the code of the module's own cannot be used
     is_shared: bool = False  # one module serves several layers
     has_position_bias: bool = False
 
     def check(self, layer: int, heads: int, kv_heads: int) -> None:
         fits = heads % kv_heads == 0 if heads and kv_heads else heads == kv_heads
-        if min(heads, kv_heads) < 0 or not fits or (heads != kv_heads and not self.is_grouped):
+        if min(heads, kv_heads) < 0 or not fits or (heads != kv_heads and not (self.is_grouped or self.may_share)):
             raise ValueError(f"Layer {layer} cannot have {heads} heads and {kv_heads} key/value heads.")
 
     def head_dim(self, attention: Any) -> int:
@@ -163,9 +172,9 @@ def counts_of(model: nn.Module, stack: str | None = None) -> list[tuple[int, int
     counts = []
     for name, attention in attention_layers(model, stack):
         dim = layout.head_dim(attention)
-        widths = [_outputs(projection_of(model, name, part.path)) // dim for part in layout.parts]
-        heads = widths[0] // len(layout.parts[0].blocks)
-        counts.append((heads, widths[1] if len(widths) > 1 else heads))
+        widths = [_width(projection_of(model, name, part.path)) // dim for part in layout.parts]
+        heads = _width(projection_of(model, name, layout.out), 1) // dim
+        counts.append((heads, widths[1] if len(widths) > 1 else (widths[0] - heads) // 2))
     return counts
 
 
@@ -176,7 +185,7 @@ def _resize_layer(
     layout: Layout, model: nn.Module, name: str, attention: Any, heads: int, kv_heads: int, output_bias: bool
 ) -> None:
     if not heads:
-        attention.forward = partial(_forward_without_heads, attention, layout.finish)
+        attention.forward = partial(forward_without_heads, attention, layout.finish)
     elif "forward" in vars(attention):
         raise ValueError(f"{name} has no heads any more, and cannot get {heads} again.")
     dim = layout.head_dim(attention)
@@ -190,6 +199,8 @@ def _resize_layer(
     if output_bias and out.bias is None:
         out.bias = _empty_like(out.weight, out.weight.shape[0])
     layout.set_counts(attention, heads, kv_heads)
+    if layout.may_share:
+        share_keys(attention, heads, kv_heads, layout.forward)
     if layout.has_position_bias:
         _give_own_position_bias(model, attention, heads)
 
@@ -220,8 +231,9 @@ def _linear_in_place_of(conv: Any) -> nn.Linear:
     return linear
 
 
-def _outputs(projection: Any) -> int:
-    return int(projection.weight.shape[1 if isinstance(projection, Conv1D) else 0])
+def _width(projection: Any, axis: int = 0) -> int:
+    """Outputs of a projection, or its inputs."""
+    return int(projection.weight.shape[1 - axis if isinstance(projection, Conv1D) else axis])
 
 
 def _in_order_of_calls(found: list[tuple[str, nn.Module]], config: Any) -> list[tuple[str, nn.Module]]:
@@ -232,30 +244,7 @@ def _in_order_of_calls(found: list[tuple[str, nn.Module]], config: Any) -> list[
     return [member for layer in range(config.num_hidden_layers) for member in groups[int(layer / stretch)]]
 
 
-# ----------------------------------------------------------------------------------------------- layers without heads
-
-
-def _forward_without_heads(
-    attention: Any, finish: Callable[..., tuple[Any, ...]], hidden_states: Tensor, *args: Any, **kwargs: Any
-) -> tuple[Any, ...]:
-    """What a layer without heads does in the place of its module's own forward."""
-    batch, tokens = hidden_states.shape[:2]
-    keys = _leave_length(attention, hidden_states, kwargs)
-    is_eager = attention.config._attn_implementation == "eager"
-    probs = hidden_states.new_zeros(batch, 0, tokens, keys) if is_eager else None
-    return finish(attention, hidden_states, hidden_states.new_zeros(batch, tokens, 0), probs)
-
-
-def _leave_length(attention: Any, hidden_states: Tensor, kwargs: dict[str, Any]) -> int:
-    """Tell the key/value cache, where there is one, how many tokens came; returns how many it holds now."""
-    names = ("cache", "past_key_values", "layer_past")
-    cache = next((kwargs[name] for name in names if kwargs.get(name) is not None), None)
-    if cache is None:
-        return hidden_states.shape[1]
-    cache = getattr(cache, "self_attention_cache", cache)
-    trace = hidden_states.new_zeros(hidden_states.shape[0], 1, hidden_states.shape[1], 1)
-    keys, _ = cache.update(trace, trace[..., :0], attention.layer_idx)
-    return int(keys.shape[-2])
+# ------------------------------------------------------------------------------------------- what modules give back
 
 
 def _finish(out: str, attention: Any, hidden: Tensor, context: Tensor, probs: Tensor | None) -> tuple[Any, ...]:
@@ -315,7 +304,8 @@ def _count_bert(attention: Any, heads: int, kv_heads: int) -> None:
 
 def _count_gpt2(attention: Any, heads: int, kv_heads: int) -> None:
     attention.num_heads = heads
-    attention.split_size = heads * attention.head_dim
+    sizes = [count * attention.head_dim for count in (heads, kv_heads, kv_heads)]
+    attention.split_size = sizes[0] if heads == kv_heads else sizes
 
 
 def _count_t5(attention: Any, heads: int, kv_heads: int) -> None:
@@ -339,6 +329,7 @@ _BERT = Layout(
     "attention_head_size",
     _count_bert,
     _finish_bert,
+    may_share=True,
 )
 _LLAMA = Layout(
     "self_attn",
@@ -349,6 +340,8 @@ _LLAMA = Layout(
     partial(_finish, "o_proj"),
     is_grouped=True,
 )
+_FUSED = Part("c_attn", ("q", "kv", "kv"))
+_GPT2 = Layout("attn", (_FUSED,), "c_proj", "head_dim", _count_gpt2, _finish_gpt2, may_share=True)
 FAMILIES = {
     **dict.fromkeys(["bert", "roberta", "xlm-roberta", "camembert", "electra"], _BERT),
     "distilbert": Layout(
@@ -358,6 +351,7 @@ FAMILIES = {
         "attention_head_size",
         partial(_count, "n_heads"),
         partial(_finish, "out_lin"),
+        may_share=True,
     ),
     "albert": Layout(
         "attention",
@@ -368,7 +362,7 @@ FAMILIES = {
         _finish_albert,
         is_shared=True,
     ),
-    "gpt2": Layout("attn", (Part("c_attn", ("q", "kv", "kv")),), "c_proj", "head_dim", _count_gpt2, _finish_gpt2),
+    "gpt2": _GPT2,
     "gpt_neox": Layout(
         "attention",
         (Part("query_key_value", ("q", "kv", "kv"), is_by_head=True),),
@@ -376,6 +370,8 @@ FAMILIES = {
         "head_size",
         partial(_count, "num_attention_heads"),  # for those who ask the module; the stock one has none
         partial(_finish, "dense"),
+        may_share=True,
+        forward=forward_of_neox,
     ),
     "opt": Layout(
         "self_attn",
@@ -384,6 +380,8 @@ FAMILIES = {
         "head_dim",
         partial(_count, "num_heads"),
         partial(_finish, "out_proj"),
+        may_share=True,
+        forward=forward_of_opt,
     ),
     **dict.fromkeys(["llama", "mistral", "qwen2", "qwen3"], _LLAMA),
     "t5": Layout(

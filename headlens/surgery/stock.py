@@ -1,6 +1,7 @@
-"""Pruned models that a class of transformers can hold as it is, and the config that it needs for that.
+"""Pruned and converted models that a class of transformers can hold as it is, and the config that it needs for that.
 
-It can where every layer has kept the same numbers of heads, and the family's config takes a head_dim of its own.
+It can where every layer has the same numbers of heads, and the family's config takes a head_dim of its own where heads
+are gone.
 """
 
 from __future__ import annotations
@@ -33,17 +34,24 @@ def stock_form(model: PreTrainedModel) -> tuple[type[PreTrainedModel], PreTraine
     It is told from the plan and the config; whether all weights have their place, the weights must tell.
     """
     plan = plan_of(model.config)
-    if plan is None or plan.is_full:
+    if plan is None or plan.is_full or family_of(model) == "gpt_bigcode":  # which is made with the sizes that it has
         return stock_class(model), _same_family(model)
     holder = _HOLDERS.get(family_of(model))
     if holder is None or not plan.is_uniform or not plan.n_kept:
         return None
+    if not plan.removed:
+        return stock_class(model), _with_shared_keys(model, plan)
     kind = _same_head(stock_class(model), family_of(model), holder)
     return None if kind is None else (kind, _uniform(model.config, holder, plan))
 
 
 def _same_family(model: PreTrainedModel) -> PreTrainedConfig:
     return CONFIG_MAPPING[family_of(model)].from_dict(plain_entries(model.config))
+
+
+def _with_shared_keys(model: PreTrainedModel, plan: HeadPlan) -> PreTrainedConfig:
+    entries = {**plain_entries(model.config), "num_key_value_heads": len(plan.groups[0])}
+    return CONFIG_MAPPING[family_of(model)].from_dict(entries)
 
 
 def plain_entries(config: PreTrainedConfig) -> dict[str, Any]:

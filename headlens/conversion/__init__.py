@@ -1,0 +1,1 @@
+"""Multi-head attention into grouped-query and multi-query attention, and back."""
