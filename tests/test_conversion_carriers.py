@@ -32,6 +32,8 @@ from headlens.surgery.checkpoint import save_pruned
 from headlens.surgery.shapes import counts_of
 from headlens.testing import padded_inputs, tiny_model
 
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
+
 TOLERANCE = 1e-10  # of float64
 GROUPINGS = {"pairs": (PAIRS,) * 3, "all": (ALL,) * 3, "per layer": PER_LAYER}
 
@@ -232,8 +234,6 @@ def test_a_self_contained_checkpoint_loads_without_headlens(family: str, tmp_pat
 import sys
 sys.modules["headlens"] = None
 import torch, transformers
-
-pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
 model = transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)
 torch.save(model(torch.arange(5, 15)[None]).logits.detach(), {str(tmp_path / "logits.pt")!r})
 """
