@@ -40,7 +40,9 @@ def old(two_models: tuple[PreTrainedModel, PreTrainedModel], tmp_path: Path) -> 
 
 def test_a_folder_that_holds_something_is_refused(two_models: Any, old: Path) -> None:
     before = content(old)
-    with pytest.raises(OutputError, match=r"holds something already \(README.md\); give a new folder, or overwrite"):
+    with pytest.raises(
+        OutputError, match=r"holds something already \(README.md\); give a new folder, or let it be replaced"
+    ):
         save_pruned(two_models[1], old, manifest=SOURCE)
     assert content(old) == before
 

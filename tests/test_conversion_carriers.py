@@ -234,6 +234,7 @@ def test_a_self_contained_checkpoint_loads_without_headlens(family: str, tmp_pat
 import sys
 sys.modules["headlens"] = None
 import torch, transformers
+torch.set_num_threads(1)  # as here: sums of more threads round otherwise
 model = transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r}, trust_remote_code=True)
 torch.save(model(torch.arange(5, 15)[None]).logits.detach(), {str(tmp_path / "logits.pt")!r})
 """

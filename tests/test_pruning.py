@@ -189,7 +189,7 @@ def test_what_was_saved_gives_the_same_logits_in_a_fresh_process(tmp_path: Path)
     with torch.no_grad():
         torch.save(pruned().model(ids).logits, tmp_path / "logits.pt")
     code = (
-        "import sys, torch; from headlens.models import load_whole\n"
+        "import sys, torch; torch.set_num_threads(1); from headlens.models import load_whole\n"
         "model = load_whole(sys.argv[1]).model\n"
         "with torch.no_grad(): found = model(torch.arange(5, 25)[None]).logits\n"
         "print(torch.equal(found, torch.load(sys.argv[2])))"

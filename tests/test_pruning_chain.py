@@ -95,7 +95,7 @@ def test_a_fresh_process_says_the_same(loads: str, folder: Path, tmp_path: Path)
         "model = A.from_pretrained(sys.argv[1]).eval()",
     }[loads]
     code = (
-        f"import sys, torch\n{load}\n"
+        f"import sys, torch; torch.set_num_threads(1)\n{load}\n"
         "with torch.no_grad(): found = model(torch.arange(5, 45).view(2, 20)).logits\n"
         "print(torch.equal(found, torch.load(sys.argv[2])))"
     )

@@ -22,6 +22,8 @@ from headlens.importance.result import Importance, Reliability
 from headlens.rankings import Ranking, Rankings, lines_of, rank_by
 from headlens.scores import ScoreTable
 
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
+
 LAYERS, HEADS = 4, 8  # of the bundled models
 
 

@@ -32,6 +32,8 @@ from headlens.surgery.shapes import FAMILIES, attention_layers, counts_of, proje
 from headlens.testing import FAMILIES as TINY
 from headlens.testing import padded_inputs, tiny_model
 
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
+
 LAYERS, HEADS, DIM, HIDDEN = 3, 4, 8, 32  # of tiny models; some families have another width of a head
 GROUPED = ("llama", "mistral", "qwen2", "qwen3")
 CAUSAL_LM = ("gpt2", "gpt_neox", "opt", *GROUPED)

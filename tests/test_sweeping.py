@@ -23,6 +23,8 @@ from headlens.rankings import rank_by
 from headlens.roles import HeadRole, Role, Roles
 from headlens.sweeping import Point, Sweep, sweep
 
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
+
 SHARES = (0.5, 0.125, 0.75)
 ALPHA, BETA = (Role(name, name[0], name, "syntax", 1, "", "") for name in ("alpha", "beta"))
 
