@@ -2,6 +2,7 @@
 
 from headlens.evaluation.harness import run_lm_eval
 from headlens.evaluation.pairing import Difference, paired_difference
+from headlens.evaluation.repeat import SEQUENCES
 from headlens.evaluation.results import Figure, Metric, TaskResult
 from headlens.evaluation.specs import (
     TaskKind,
@@ -12,6 +13,7 @@ from headlens.evaluation.specs import (
     read_pairs,
     read_perplexity,
     read_regression,
+    read_repeat,
     read_similarity,
     read_syntaxgym,
     task_of,
@@ -31,6 +33,7 @@ TASKS: dict[str, TaskKind] = {
     "classification": TaskKind(read_classification, _TABLE | {"labels"}, "classification:FILE"),
     "regression": TaskKind(read_regression, _TABLE, "regression:FILE"),
     "grammar": TaskKind(read_grammar_task, frozenset(), "grammar:2000 or grammar:2000@1"),
+    "repeat": TaskKind(read_repeat, frozenset(), "repeat:16 or just repeat", usual=str(SEQUENCES)),
 }
 
 
@@ -38,7 +41,8 @@ def read_task(spec: str, options: TaskOptions | None = None) -> Task:
     """The task that is named as KIND:FILE, with one of TASKS for its kind.
 
     FILE is a local file, or hub:owner/name:config@split; of perplexity and masked a corpus as `read_corpus` takes it
-    (perplexity:conllu:FILE), of grammar a number of sentences. Raises CorpusError in one sentence, with file and line.
+    (perplexity:conllu:FILE), of grammar a number of sentences, of repeat a number of sequences or nothing ("repeat").
+    Raises CorpusError in one sentence, with file and line.
     """
     return task_of(spec, TASKS, options or TaskOptions())
 

@@ -1,4 +1,4 @@
-"""Tasks by their names: "sts:FILE", "perplexity:conllu:FILE", "blimp:FOLDER", "grammar:2000"."""
+"""Tasks by their names: "sts:FILE", "perplexity:conllu:FILE", "blimp:FOLDER", "grammar:2000", "repeat"."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headlens.evaluation.labels import LABEL, SCORE, SECOND, TEXT, Classificatio
 from headlens.evaluation.masked_words import MaskedWords
 from headlens.evaluation.minimal_pairs import MinimalPairs, Pair
 from headlens.evaluation.perplexity import Perplexity
+from headlens.evaluation.repeat import Repeat
 from headlens.evaluation.rows import HUB, Row, Table, read_rows
 from headlens.evaluation.sts import COLUMNS, ScoredPair, Similarity
 from headlens.evaluation.syntaxgym import SyntaxGym, read_suite
@@ -42,6 +43,7 @@ class TaskKind(NamedTuple):
     read: Callable[[str, str, TaskOptions], Task]  # name, what stands behind the kind, options
     takes: frozenset[str]  # names of options
     example: str
+    usual: str | None = None  # what is read where nothing stands behind the kind; None: something must
 
 
 def task_of(spec: str, kinds: Mapping[str, TaskKind], options: TaskOptions) -> Task:
@@ -53,10 +55,14 @@ def task_of(spec: str, kinds: Mapping[str, TaskKind], options: TaskOptions) -> T
         raise CorpusError(
             f"{spec!r} begins with no kind of task{meant}; write KIND:FILE with one of {', '.join(kinds)}."
         )
-    if not colon or not path.strip():
-        raise CorpusError(f"{spec!r} names a kind of task and nothing to read; write {kinds[kind].example}.")
-    _check_options(spec, kinds[kind], options)
-    return kinds[kind].read(f"{kind}:{_shown(path)}", path, options)
+    found = kinds[kind]
+    name = f"{kind}:{_shown(path)}"
+    if not colon and found.usual is not None:
+        name, path = kind, found.usual
+    if not path.strip():
+        raise CorpusError(f"{spec!r} names a kind of task and nothing to read; write {found.example}.")
+    _check_options(spec, found, options)
+    return found.read(name, path, options)
 
 
 def _shown(path: str) -> str:
@@ -131,6 +137,10 @@ def read_regression(name: str, path: str, options: TaskOptions) -> Task:
 
 def read_grammar_task(name: str, path: str, options: TaskOptions) -> Task:
     return Grammar.of(path, name=name)
+
+
+def read_repeat(name: str, path: str, options: TaskOptions) -> Task:
+    return Repeat.of(path, name=name)
 
 
 def _corpus(path: str, options: TaskOptions) -> Corpus:
