@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from headlens.arch import is_transposed
 from headlens.errors import CorpusError, PlanError, UnsupportedModel
-from headlens.surgery.passes import TokenBatch, projections_seen, real_tokens, run
-from headlens.surgery.present import Layer, full_plan, known_layout, layers_of
+from headlens.surgery.passes import TokenBatch
+from headlens.surgery.present import Layer, full_plan, known_layout
+from headlens.surgery.walk import Walk
 
 RIDGE = 0.01
 
 
 @torch.no_grad()
 def refit(
-    model: PreTrainedModel, original: PreTrainedModel, batches: Iterable[TokenBatch], *, ridge: float = RIDGE
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    batches: Iterable[TokenBatch],
+    *,
+    layers: Collection[int] | None = None,
+    ridge: float = RIDGE,
+    say: Callable[[str], None] = lambda _what: None,
 ) -> PreTrainedModel:
     """A copy of a pruned model whose W_O and output biases bring its stream as near to the original's as they can.
 
@@ -32,10 +38,13 @@ def refit(
     is what attention is added to; of post-norm models it is taken before the norm.) Nothing is trained. A bias is
     fitted where the model has one. The model comes nearer to the original, which can still lower the score of a task.
 
-    Only sums are kept, of the size of W_O and its inputs squared; every layer reads the text again.
+    Both models are walked through block by block (`headlens.surgery.walk`): of the text two streams are kept, and sums
+    of the size of W_O and its inputs squared.
 
     Parameters
     ----------
+    layers
+        Those to fit, by number; the others stay as they are. None is all of them.
     ridge
         How strongly W_O is held to what it is, as a share of the mean square of what goes into it. Without it, features
         that hardly vary would be fitted to noise.
@@ -43,7 +52,7 @@ def refit(
     Raises
     ------
     PlanError
-        `original` is no model of which `model` can be a part, or a ridge that is no positive number.
+        `original` is no model of which `model` can be a part, no such layer, or a ridge that is no positive number.
     CorpusError
         No token at all.
     UnsupportedModel
@@ -54,10 +63,16 @@ def refit(
     if not (math.isfinite(ridge) and ridge > 0):
         raise PlanError(f"The ridge of a refit must be a positive number, got {ridge}.")
     _check_pair(model, original)
+    chosen = _numbers(model, layers)
     fitted, batches = copy.deepcopy(model), list(batches)
-    for layer, whole in zip(layers_of(fitted), layers_of(original), strict=True):
-        moments = _moments(fitted, layer, original, whole, batches)
-        _set_weights(layer, *_solve(moments, *_weights(layer), ridge))
+    new, old = Walk(fitted, batches), Walk(original, batches)
+    for number in range(chosen[-1] + 1 if chosen else 0):
+        if number in chosen:
+            say(f"fitting layer {number}")
+            layer = new.layers[number]
+            _set_weights(layer, *_solve(_moments(new, old), *_weights(layer), ridge))
+        new.go_on()
+        old.go_on()
     return fitted
 
 
@@ -71,6 +86,15 @@ def _check_pair(model: PreTrainedModel, original: PreTrainedModel) -> None:
             f"A refit needs the model that was pruned: this {type(original).__name__} has other layers or heads than "
             f"the {type(model).__name__} had."
         )
+
+
+def _numbers(model: PreTrainedModel, layers: Collection[int] | None) -> list[int]:
+    """Of the layers to fit, from below."""
+    count = full_plan(model).layers
+    chosen = sorted(range(count) if layers is None else {*layers})
+    if unknown := [layer for layer in chosen if not 0 <= layer < count]:
+        raise PlanError(f"{type(model).__name__} has layers 0 to {count - 1}, no layer {unknown[0]} to refit.")
+    return chosen
 
 
 # ------------------------------------------------------------------------------------------------------ least squares
@@ -100,18 +124,13 @@ def _solve(
     return weight, None if bias is None else mean_target - mean @ weight
 
 
-def _moments(
-    fitted: PreTrainedModel,
-    layer: Layer,
-    original: PreTrainedModel,
-    whole: Layer,
-    batches: Sequence[TokenBatch],
-) -> _Moments:
+def _moments(fitted: Walk, original: Walk) -> _Moments:
+    """Of the attention layer that comes next in both walks."""
+    layer = fitted.layers[fitted.at]
     size, hidden, device = len(layer.heads) * layer.dim + 1, len(_weights(layer)[0].T), layer.out.weight.device
     features = torch.zeros(size, size, dtype=torch.float64, device=device)
     targets = torch.zeros(size, hidden, dtype=torch.float64, device=device)
-    for batch in batches:
-        new, old = _reached(fitted, layer, batch), _reached(original, whole, batch)
+    for new, old in zip(fitted.reaches(), original.reaches(), strict=True):
         inputs = torch.cat([new.context, new.context.new_ones(len(new.context), 1)], dim=-1)
         wanted = (old.stream + old.output).to(inputs) - new.stream
         features += inputs.T @ inputs
@@ -119,42 +138,6 @@ def _moments(
     if features[-1, -1] == 0:
         raise CorpusError("A refit needs text, and there is not one token of it.")
     return _Moments(features, targets)
-
-
-@dataclass(frozen=True, eq=False)
-class _Reach:
-    """What one layer has before it and makes of it, for the real tokens of a batch, in float64."""
-
-    stream: Float[Tensor, "token hidden"]
-    context: Float[Tensor, "token inputs"]
-    output: Float[Tensor, "token hidden"]
-
-
-class _Reached(Exception):
-    """Ends a forward pass: what stands above is not needed."""
-
-
-def _reached(model: PreTrainedModel, layer: Layer, batch: TokenBatch) -> _Reach:
-    mask = real_tokens(model, batch)
-    found: list[Tensor] = []
-
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found.append(args[0] if args else kwargs["hidden_states"])
-
-    def see(_: Layer, context: Tensor, output: Tensor) -> None:
-        found.extend([context, output])
-        raise _Reached
-
-    block = model.get_submodule(layer.name.rpartition(".")[0])  # the stream goes into it, in every family
-    handle = block.register_forward_pre_hook(before, with_kwargs=True)
-    try:
-        with projections_seen([layer], see):
-            run(model, batch)
-    except _Reached:
-        pass
-    finally:
-        handle.remove()
-    return _Reach(*(each[mask].double() for each in found))
 
 
 # ------------------------------------------------------------------------------------------------------------- weights
