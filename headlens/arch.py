@@ -112,6 +112,14 @@ def heads_present(sites: Sequence[Site]) -> Bool[Tensor, "layer head"] | None:
     return present
 
 
+def is_causal_model(network: Any) -> bool:
+    """Whether no token sees those that follow; of two stacks the encoder tells, as its modules come first.
+
+    Raises UnsupportedModel where no module calls transformers' attention interface.
+    """
+    return attention_sites(network)[0].stack == "decoder"
+
+
 def family_of(model: Any) -> str:
     """The model_type of a model or config; of a pruned one that of the original."""
     config = getattr(model, "config", model)

@@ -5,7 +5,7 @@ A language model reads windows of running text; everything else reads text by te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headlens.arch import attention_sites
+from headlens.arch import is_causal_model
 from headlens.corpora import Corpus
 from headlens.documents import Document
 from headlens.encode import max_length_of
@@ -40,7 +40,7 @@ WINDOWS, FITTED_WINDOWS, WINDOW_TOKENS = 8, 118, 256  # the same of running text
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Batches of one model. `fitted` holds the texts of `chosen` and more, `held_out` no text of either."""
+    """Batches of one model. `held_out` has no text of the others; `fitted` has those of `chosen` and more, or none."""
 
     chosen: tuple[TextBatch, ...]  # on which heads are ranked
     fitted: tuple[TextBatch, ...]  # on which mean outputs are taken, and repairs fitted
@@ -66,19 +66,57 @@ def calibrate(
     CorpusError
         Fewer than two documents, or too little text to fill a window on both sides.
     """
-    tokenizer = loaded.require_tokenizer()
-    # each text once: the same one must not stand on both sides
-    documents = list({text: document for document in corpus if (text := document.text.strip())}.values())
-    if len(documents) < 2:
-        raise CorpusError(
-            f"Some texts choose heads and others judge the choice, and the calibration corpus has "
-            f"{amount(len(documents), 'different text')}; give at least two (one a line, or --unit paragraph)."
-        )
-    shuffled = [documents[place] for place in np.random.default_rng(seed).permutation(len(documents)).tolist()]
+    tokenizer, shuffled = loaded.require_tokenizer(), _shuffled(corpus, seed, least=2)
     room = max_length_of(network_of(loaded.model).config, tokenizer)
     if reads_windows(loaded):
         return _of_windows(shuffled, tokenizer, texts or WINDOWS, min(max_length or WINDOW_TOKENS, room), seed)
     return _of_texts(shuffled, tokenizer, texts or TEXTS, min(max_length or TEXT_TOKENS, room), seed)
+
+
+def calibrate_to_fit(
+    loaded: LoadedModel,
+    corpus: Corpus,
+    tokens: int,
+    *,
+    texts: int | None = None,
+    max_length: int | None = None,
+    seed: int = 0,
+) -> Calibration:
+    """Where much is fitted: what chooses is no part of `fitted`, which has about `tokens` tokens or all that is left.
+
+    At most a quarter of the documents is held out, and at most an eighth chooses. Other arguments are as in
+    `calibrate`; CorpusError for fewer than four documents, or too little text to fill a window in each part.
+    """
+    tokenizer, documents = loaded.require_tokenizer(), _shuffled(corpus, seed, least=4)
+    room, windows = max_length_of(network_of(loaded.model).config, tokenizer), reads_windows(loaded)
+    usual, of_each = (WINDOWS, WINDOW_TOKENS) if windows else (TEXTS, TEXT_TOKENS)
+    most, length = texts or usual, min(max_length or of_each, room)
+
+    def size(document: Document) -> int:
+        read = len(tokenizer(document.text, add_special_tokens=not windows, verbose=False)["input_ids"])
+        return read if windows else min(read, length)
+
+    def batches(own: Sequence[Document], most: int) -> tuple[TextBatch, ...]:
+        if windows:
+            return tuple(token_windows(own, tokenizer, length=length, most=most))
+        return tuple(text_batches(own, tokenizer, max_length=length))
+
+    parts, rest = [], documents
+    for share in (4, 8):
+        room_for = max(1, len(documents) // share)
+        taken = _first(rest[:room_for], size, most * length) if windows else rest[: min(most, room_for)]
+        parts.append(batches(taken, most))
+        rest = rest[len(taken) :]
+    held_out, chosen = parts
+    fitted = batches(_first(rest, size, tokens), max(1, tokens // length))
+    counts = [sum(map(len, part)) for part in (chosen, fitted, held_out)]
+    facts = _facts("windows" if windows else "texts", counts[0], counts[1], counts[2], length, seed)
+    return Calibration(chosen, fitted, held_out, {**facts, "tokens_fitted_on": tokens_of(fitted)})
+
+
+def tokens_of(batches: Iterable[TextBatch]) -> int:
+    """Real ones, special ones among them."""
+    return sum(int(batch.attention_mask.sum()) for batch in batches)
 
 
 def objective_for(
@@ -92,7 +130,7 @@ def objective_for(
         No such objective, or the model has no vocabulary head for it.
     """
     network = network_of(loaded.model)
-    name = name or ("kl" if _is_causal(network) and _has_vocabulary_head(loaded) else "cosine")
+    name = name or ("kl" if is_causal_model(network) and _has_vocabulary_head(loaded) else "cosine")
     if name == "cosine":
         return cosine_distortion(network, batches)
     if name == "hidden":
@@ -102,7 +140,7 @@ def objective_for(
     logits = _logits(loaded, name)
     if name == "kl":
         return kl_distortion(network, batches, logits)
-    if _is_causal(network):
+    if is_causal_model(network):
         return next_token_loss(batches, logits)
     tokenizer = loaded.require_tokenizer()
     if tokenizer.mask_token_id is None:
@@ -127,7 +165,30 @@ def reads_windows(loaded: LoadedModel) -> bool:
     """Whether it is a model of running text: causal, with a tokenizer that knows the end of a paragraph."""
     tokenizer = loaded.require_tokenizer()
     between = tokenizer("\n\n", add_special_tokens=False)["input_ids"]
-    return _is_causal(network_of(loaded.model)) and bool(between) and tokenizer.unk_token_id not in between
+    return is_causal_model(network_of(loaded.model)) and bool(between) and tokenizer.unk_token_id not in between
+
+
+def _shuffled(corpus: Corpus, seed: int, least: int) -> list[Document]:
+    """Each text once, as the same one must not stand on two sides."""
+    documents = list({text: document for document in corpus if (text := document.text.strip())}.values())
+    words = {2: "two", 4: "four"}
+    if len(documents) < least:
+        raise CorpusError(
+            f"Some texts choose and others judge the choice, and the calibration corpus has "
+            f"{amount(len(documents), 'different text')}; give at least {words[least]} (one a line, or --unit "
+            f"paragraph)."
+        )
+    return [documents[place] for place in np.random.default_rng(seed).permutation(len(documents)).tolist()]
+
+
+def _first(documents: Sequence[Document], size: Callable[[Document], int], enough: int) -> Sequence[Document]:
+    """So many of the first ones that their sizes come to `enough`, or all."""
+    total = 0
+    for number, document in enumerate(documents):
+        if total >= enough:
+            return documents[:number]
+        total += size(document)
+    return documents
 
 
 def _of_texts(
@@ -165,10 +226,6 @@ def _facts(kind: str, chosen: int, fitted: int, held_out: int, length: int, seed
         "max_length": length,
         "seed": seed,
     }
-
-
-def _is_causal(network: PreTrainedModel) -> bool:
-    return attention_sites(network)[0].stack == "decoder"
 
 
 def _has_vocabulary_head(loaded: LoadedModel) -> bool:

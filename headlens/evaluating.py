@@ -25,15 +25,13 @@ from headlens.measure import (
     Speed,
     Workload,
     bytes_on_disk,
-    cache_bytes,
     measure_speed,
-    parameters,
+    sizes_of,
 )
 from headlens.models import LoadedModel, load_whole
 from headlens.provenance import circumstances
 
 SCHEMA_VERSION = "headlens.evaluation/1"
-CACHED_TOKENS = 32  # that every model can read, however small
 
 Progress = Callable[[str, int, int], None]
 
@@ -67,9 +65,7 @@ class Answered:
             "bytes_on_disk": asdict(self.disk),
             "bytes_of_cache": None if self.cache is None else asdict(self.cache),
             "differences": [None if one is None else asdict(one) for one in self.differences],
-            "speed": [
-                {**asdict(speed), "workload": str(speed.workload), "unit": speed.workload.unit} for speed in self.speeds
-            ],
+            "speed": [speed.to_dict() for speed in self.speeds],
             "notes": list(self.notes),
         }
 
@@ -172,18 +168,13 @@ def evaluate_models(
     )
 
 
-def sizes_of(model: Any) -> tuple[Parameters, CacheBytes | None]:
-    """Parameters, and the cache that a real run of CACHED_TOKENS tokens leaves."""
-    return parameters(model), cache_bytes(model, CACHED_TOKENS)
-
-
 def is_here(name: str) -> bool:
     """Whether a model can be loaded without asking the network for it."""
     try:
         if name in BUNDLES:
             return find_checkpoint(name).folder.is_dir()
-        if Path(name).expanduser().is_dir():
-            return (Path(name).expanduser() / "config.json").is_file()
+        if (folder := Path(name).expanduser()).is_dir():
+            return (folder / "config.json").is_file()
         return isinstance(huggingface_hub.try_to_load_from_cache(name, "config.json"), str)
     except (UnsupportedModel, OSError, RuntimeError, ValueError):
         return False

@@ -6,14 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headlens.numbers import amount
+from headlens.numbers import aligned, amount
 
 if TYPE_CHECKING:
     from headlens.evaluating import Answered, Evaluation
     from headlens.evaluation import Difference
     from headlens.measure import Speed
-
-Rows = Sequence[Sequence[str]]
 
 
 def lines_of(found: Evaluation) -> Iterator[str]:
@@ -50,13 +48,6 @@ def speed_in_words(speed: Speed, other: str) -> str:
         f"{speed.workload}: {speed.ratio:.2f} times as fast as {other} ({speed.low:.2f} to {speed.high:.2f}; "
         f"{speed.median:.0f} {speed.workload.unit})"
     )
-
-
-def aligned(rows: Rows) -> Iterator[str]:
-    """Cells of a column below one another."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def figure(value: float) -> str:

@@ -10,17 +10,16 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from headlens.arms import Arm, measured_before_and_after
 from headlens.calibration import calibrate
 from headlens.corpora import Corpus
 from headlens.errors import HealingError
-from headlens.evaluating import sizes_of
 from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
 from headlens.healing import Healed, heal, heal_with_random
-from headlens.manifest import source_of
+from headlens.measure import sizes_before_and_after
 from headlens.models import LoadedModel, network_of
 from headlens.plan import HeadPlan, plan_of
-from headlens.provenance import circumstances, corpus_facts
-from headlens.pruning import Arm
+from headlens.provenance import circumstances, corpus_facts, source_facts
 from headlens.surgery import Means, apply_plan, mean_contexts, present_plan, refit
 from headlens.surgery.checkpoint import save_pruned
 
@@ -151,7 +150,9 @@ def heal_pruned(
 
 def other_source(manifest: Mapping[str, Any], original: LoadedModel) -> str | None:
     """A sentence where the manifest of a pruned checkpoint tells of other weights than the original has, else None."""
-    told, found = _source(manifest).get("weights_sha256"), original.provenance.get("weights_sha256")
+    source = manifest.get("source")
+    told = source.get("weights_sha256") if isinstance(source, Mapping) else None
+    found = original.provenance.get("weights_sha256")
     if not told or not found or told == found:
         return None
     return (
@@ -160,17 +161,7 @@ def other_source(manifest: Mapping[str, Any], original: LoadedModel) -> str | No
     )
 
 
-def original_name(manifest: Mapping[str, Any]) -> str | None:
-    """The model that a checkpoint was pruned from, as its manifest names it."""
-    return source_of(manifest)
-
-
 # -------------------------------------------------------------------------------------------------------------- inside
-
-
-def _source(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    source = manifest.get("source")
-    return source if isinstance(source, Mapping) else {"name": source}
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,43 +232,25 @@ def _facts(
     arms: Sequence[Arm],
 ) -> dict[str, Any]:
     kept, before, whole = arms[:3]
-    names = ("name", "source", "revision", "weights_sha256")
-    source = {name: original.provenance.get(name) for name in names}
     method = manifest.get("method")
     return {
         **circumstances(original.name, corpus, healed.recipe.seed, caller="headlens.heal_pruned.heal_pruned"),
-        "source": source,
+        "source": source_facts(original),
         "data": manifest.get("data"),
         "method": {**_as_mapping(method), "healed_steps": healed.recipe.steps},
-        "measured": {**_measured(whole, kept, healed.objective), **_sizes(original, healed)},
+        "measured": {
+            **measured_before_and_after(whole, kept, healed.objective),
+            **sizes_before_and_after(original.model, healed.model),
+        },
         "pruning": {name: manifest[name] for name in _OF_THE_PRUNING if name in manifest},
         "healing": {
             **healed.to_dict(),
-            "pruned": {name: pruned.provenance.get(name) for name in names},
+            "pruned": source_facts(pruned),
             "data": corpus_facts(corpus, limit=None),
-            "measured": _measured(before, kept, healed.objective),
+            "measured": measured_before_and_after(before, kept, healed.objective),
             "arms": [arm.to_dict() for arm in arms],
         },
     }
-
-
-def _measured(before: Arm, after: Arm, objective: str) -> dict[str, dict[str, float]]:
-    found = {f"{objective} (held out)": {"before": before.distortion, "after": after.distortion}}
-    for one, other in zip(before.results, after.results, strict=True):
-        found[f"{one.task}: {one.metric}"] = {"before": one.value, "after": other.value}
-    return found
-
-
-def _sizes(original: LoadedModel, healed: Healed) -> dict[str, dict[str, int]]:
-    (before, cache_before), (after, cache_after) = sizes_of(original.model), sizes_of(healed.model)
-    found = {
-        "parameters": {"before": before.total, "after": after.total},
-        "parameters of attention": {"before": before.attention, "after": after.attention},
-    }
-    if cache_before is not None and cache_after is not None:
-        name = f"bytes of the cache after {cache_before.tokens} tokens"
-        found[name] = {"before": cache_before.total, "after": cache_after.total}
-    return found
 
 
 def _as_mapping(method: Any) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headlens.evaluating_words import aligned, difference_in_words, figure
-from headlens.numbers import amount
+from headlens.evaluating_words import difference_in_words, figure
+from headlens.numbers import aligned, amount
 
 if TYPE_CHECKING:
+    from headlens.arms import Arm
     from headlens.heal_pruned import HealedPruned
-    from headlens.pruning import Arm
 
 _NAMES = {"random": "random heads", "random, healed": "random heads, healed"}
 _ORDER = ("original", "pruned", "healed", *_NAMES)

@@ -46,10 +46,10 @@ def source_of(manifest: Mapping[str, Any]) -> str | None:
 def first_source(name: str) -> str:
     """The model that a checkpoint comes from in the end, through any number of surgeries; `name` itself of others."""
     seen: set[str] = set()
-    while name not in seen and has_manifest(Path(name).expanduser()):
+    while name not in seen and has_manifest(folder := Path(name).expanduser()):
         seen.add(name)
         try:
-            name = source_of(read_manifest(Path(name).expanduser())) or name
+            name = source_of(read_manifest(folder)) or name
         except OutputError:  # another tool's file of that name
             break
     return name

@@ -8,7 +8,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from headlens.errors import OutputError, UnsupportedModel
 Clock = Callable[[], float]  # in seconds
 
 ROUNDS, WARM_UP = 7, 2
+CACHED_TOKENS = 32  # that every model can read, however small
 _WEIGHTS = (".safetensors", ".gguf", ".bin")
 _SEED = 0  # of the token ids, which mean nothing
 
@@ -105,6 +106,24 @@ def cache_bytes(model: PreTrainedModel, tokens: int, batch: int = 1) -> CacheByt
     return CacheBytes(sum(tensor.numel() * tensor.element_size() for tensor in _tensors(cache)), tokens, batch)
 
 
+def sizes_of(model: PreTrainedModel) -> tuple[Parameters, CacheBytes | None]:
+    """Parameters, and the cache that a real run of CACHED_TOKENS tokens leaves; None of an encoder."""
+    return parameters(model), cache_bytes(model, CACHED_TOKENS)
+
+
+def sizes_before_and_after(original: PreTrainedModel, kept: PreTrainedModel) -> dict[str, dict[str, int]]:
+    """By what was counted, the numbers "before" and "after", as a manifest tells them; the cache of decoders only."""
+    (before, cache_before), (after, cache_after) = sizes_of(original), sizes_of(kept)
+    found = {
+        "parameters": {"before": before.total, "after": after.total},
+        "parameters of attention": {"before": before.attention, "after": after.attention},
+    }
+    if cache_before is not None and cache_after is not None:
+        name = f"bytes of the cache after {CACHED_TOKENS} tokens"
+        found[name] = {"before": cache_before.total, "after": cache_after.total}
+    return found
+
+
 # ---------------------------------------------------------------------------------------------------------------- time
 
 
@@ -148,6 +167,10 @@ class Speed:
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with the workload in words and its unit."""
+        return {**asdict(self), "workload": str(self.workload), "unit": self.workload.unit}
 
 
 def workloads_of(model: PreTrainedModel) -> tuple[Workload, ...]:
@@ -261,7 +284,7 @@ def _decodes(model: PreTrainedModel) -> bool:
 
 def _inputs(model: PreTrainedModel, ids: Int[Tensor, "batch token"]) -> dict[str, Tensor]:
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if model.config.is_encoder_decoder and any(site.stack == "decoder" for site in attention_sites(model)):
+    if model.config.is_encoder_decoder and _decodes(model):
         inputs["decoder_input_ids"] = ids
     return inputs
 

@@ -1,8 +1,9 @@
-"""How numbers are printed: shares without a leading zero (.731), a true minus sign, groups of three digits."""
+"""How numbers are printed: shares without a leading zero (.731), a true minus sign, groups of three digits, columns."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 Unit = Literal["share", "nats", "tokens", "ratio"]
@@ -42,6 +43,11 @@ def probability(value: float) -> str:
     return "<.001" if value < 0.001 else number(value, "share")
 
 
+def four_digits(value: float) -> str:
+    """Of measures of any unit: four decimals below ten, then four significant digits."""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}"
+
+
 def count(value: int | float) -> str:
     """A whole number with its thousands set apart; what is not whole keeps one decimal."""
     if math.isnan(value):
@@ -57,3 +63,10 @@ def amount(number_of: int, noun: str) -> str:
 def layers_of_heads(layers: int, heads: int) -> str:
     """`4 layers of 8 heads`."""
     return f"{amount(layers, 'layer')} of {amount(heads, 'head')}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Cells of a column below one another."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from headlens.arch import attention_sites, heads_present
+from headlens.arch import attention_sites, heads_present, is_causal_model
 from headlens.behaviour.ablation import ablate_heads
 from headlens.corpora import Corpus
 from headlens.effects import task_of
@@ -47,7 +47,7 @@ def on_roles(
     """The parts "examples" and "ablation" of a profile; what a model cannot be asked for is left out with a note."""
     found = OnRoles()
     network = network_of(loaded.model)
-    is_causal = attention_sites(network)[0].stack == "decoder"
+    is_causal = is_causal_model(network)
     if "examples" in parts:
         say("choosing examples")
         try:

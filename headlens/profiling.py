@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headlens.annotated import is_annotated, read_chunks, read_sentences
-from headlens.arch import attention_sites
+from headlens.arch import is_causal_model
 from headlens.behaviour.agreement import agreement_of_claims
 from headlens.behaviour.parts import USUAL, behaviour, check_parts
 from headlens.capture import Way
@@ -125,7 +125,7 @@ def profile(
     report("checking the model against itself", 0, 1)
     check = loaded.check or check_model(loaded.model.base_model)
     clock.lap("selfcheck")
-    is_causal = attention_sites(network)[0].stack == "decoder"
+    is_causal = is_causal_model(network)
     request = _Request(
         network=network,
         tokenizer=loaded.require_tokenizer(),

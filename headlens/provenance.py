@@ -45,6 +45,11 @@ def corpus_facts(corpus: Corpus, *, limit: int | None) -> dict[str, Any]:
     }
 
 
+def source_facts(loaded: LoadedModel) -> dict[str, Any]:
+    """Which model it is, for what is made from it; None for what is not known."""
+    return {name: loaded.provenance.get(name) for name in ("name", "source", "revision", "weights_sha256")}
+
+
 def text_facts(encoded: Encoded) -> dict[str, Any]:
     return {name: getattr(encoded, name) for name in _OF_TEXT}
 

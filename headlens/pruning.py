@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,52 +16,28 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from headlens.arch import attention_sites
+from headlens.arms import Arm, measured_before_and_after, speeds_beside
 from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
 from headlens.corpora import Corpus
-from headlens.encode import max_length_of
 from headlens.errors import PlanError
-from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
+from headlens.evaluation import Difference, Task, evaluate, paired_difference
 from headlens.importance.inputs import TextBatch
 from headlens.importance.methods import Setting, check_methods, ranked
 from headlens.importance.objectives import Objective
 from headlens.importance.result import Floats, Importance
-from headlens.measure import Speed, cache_bytes, measure_speed, parameters, workloads_of
+from headlens.measure import parameters, sizes_before_and_after
 from headlens.models import LoadedModel, network_of
 from headlens.plan import Head, HeadPlan
 from headlens.plans import Unit, drawn_like, lowest
-from headlens.provenance import circumstances, corpus_facts
-from headlens.scores import head_name
+from headlens.provenance import circumstances, corpus_facts, source_facts
 from headlens.surgery import Means, apply_plan, expand_to_multi_head, masked_twin, mean_contexts, present_plan, refit
 from headlens.surgery.checkpoint import save_pruned
 
 SEARCHED = 30_000_000  # parameters of layers up to which heads are searched by default: it takes some minutes
 RANDOM_DRAWS = 5
-CACHED_TOKENS = 32  # that every model can read, however small
 
 Fill = Literal["mean", "zero"]
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Arm:
-    """One model among those that are compared: what was asked of it, and what it said."""
-
-    name: str  # "original", "pruned", "repaired", "random, same layers", "random", "no heads"
-    plan: HeadPlan
-    distortion: float  # on held-out text
-    results: tuple[TaskResult, ...] = ()  # one a task
-    draw: int | None = None  # of random ones
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "name": self.name,
-            "draw": self.draw,
-            "heads": self.plan.n_kept,
-            "removed": [head_name(*head) for head in self.plan.removed],
-            "distortion": self.distortion,
-            "tasks": [result.to_dict() for result in self.results],
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,12 +180,14 @@ def prune(
         loaded = replace(loaded, model=expand_to_multi_head(loaded.model), check=None)
     network = network_of(loaded.model)
     base = present_plan(network)
-    method = method or usual_method(network, every)
     if isinstance(wish, Wish):
-        check_methods([method], every)
+        ranked_by = method or usual_method(network, every)
+        check_methods([ranked_by], every)
+        gone = wish.count(base)
     else:
+        ranked_by = "by hand"
         _check_plan(wish, base, every)
-    gone = wish.count(base) if isinstance(wish, Wish) else base.n_kept - wish.n_kept
+        gone = base.n_kept - wish.n_kept
     if gone < 1:
         raise PlanError(_nothing_to_do(base, by_number=isinstance(wish, Wish)))
     calibration = calibrate(loaded, corpus, texts=texts, max_length=max_length, seed=seed)
@@ -222,7 +200,7 @@ def prune(
         chosen = objective_for(loaded, calibration.chosen, objective, seed=seed)
         unit = wish.unit or ("group" if base.is_grouped else "head")
         importance = rank(
-            network, chosen, method, unit=unit, means=means, remove=gone, every=every, seed=seed, progress=progress
+            network, chosen, ranked_by, unit=unit, means=means, remove=gone, every=every, seed=seed, progress=progress
         )
         plan = wish.plan(importance.values, base)
     assert isinstance(plan, HeadPlan)
@@ -240,18 +218,21 @@ def prune(
     model = arms.compare(plan, base, draws, seed)
     facts = {
         **circumstances(loaded.name, corpus, seed, caller="headlens.pruning.prune"),
-        "source": {name: loaded.provenance.get(name) for name in ("name", "source", "revision", "weights_sha256")},
+        "source": source_facts(loaded),
         "data": {**corpus_facts(corpus, limit=None), **calibration.facts},
         "method": {
-            "ranked_by": method if importance is not None else "by hand",
+            "ranked_by": ranked_by,
             "objective": arms.objective.name,
             "fill": fill,
             "repair": repair,
             "expand": expand,
             **(dict(importance.facts) if importance is not None else {}),
         },
-        "measured": {**_measured(arms.found, arms.objective.name), **_sizes(original.model, model)},
-        "speed": _speeds(model, original) if speed else [],
+        "measured": {
+            **measured_before_and_after(arms.original, arms.found[0], arms.objective.name),
+            **sizes_before_and_after(original.model, model),
+        },
+        "speed": speeds_beside(model, original) if speed else [],
         "arms": [arm.to_dict() for arm in arms.found],
     }
     return Pruned(original, model, plan, importance, arms.objective.name, tuple(arms.found), facts)
@@ -309,44 +290,6 @@ def _check_plan(plan: HeadPlan, base: HeadPlan, every: int | None) -> None:
         raise PlanError(f"The plan is for {told[0]}, and the model has {told[1]}; take one that was made for it.")
     if every is not None:
         raise PlanError("Where the plan is given no head is scored, so none is scored again; leave `every` out.")
-
-
-def _measured(arms: Sequence[Arm], objective: str) -> dict[str, dict[str, float | int | None]]:
-    """What the original gave and what is kept gives, by what was measured."""
-    kept, original = arms[0], next(arm for arm in arms if arm.name == "original")
-    found: dict[str, dict[str, float | int | None]] = {
-        f"{objective} (held out)": {"before": original.distortion, "after": kept.distortion}
-    }
-    for before, after in zip(original.results, kept.results, strict=True):
-        found[f"{before.task}: {before.metric}"] = {"before": before.value, "after": after.value}
-    return found
-
-
-def _sizes(original: PreTrainedModel, kept: PreTrainedModel) -> dict[str, dict[str, float | int | None]]:
-    """Parameters as they are, and the cache that a real run leaves (of decoders)."""
-    before, after = parameters(original), parameters(kept)
-    found: dict[str, dict[str, float | int | None]] = {
-        "parameters": {"before": before.total, "after": after.total},
-        "parameters of attention": {"before": before.attention, "after": after.attention},
-    }
-    caches = [cache_bytes(model, tokens=CACHED_TOKENS) for model in (original, kept)]
-    if caches[0] is not None and caches[1] is not None:
-        found[f"bytes of the cache after {CACHED_TOKENS} tokens"] = {
-            "before": caches[0].total,
-            "after": caches[1].total,
-        }
-    return found
-
-
-def _speeds(model: PreTrainedModel, loaded: LoadedModel) -> list[dict[str, Any]]:
-    """Of the workloads that have room in the model."""
-    room = max_length_of(network_of(loaded.model).config, loaded.require_tokenizer())
-    fitting = [one for one in workloads_of(loaded.model) if one.tokens + one.new <= room]
-    return [_plain_speed(one) for one in measure_speed(model, loaded.model, workloads=fitting)]
-
-
-def _plain_speed(speed: Speed) -> dict[str, Any]:
-    return {**asdict(speed), "workload": str(speed.workload), "unit": speed.workload.unit}
 
 
 # ---------------------------------------------------------------------------------------------------- what is compared

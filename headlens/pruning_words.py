@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from headlens.numbers import amount, number
+from headlens.arms_words import rows_of, size_lines, speed_lines, told
+from headlens.numbers import aligned, amount
 
 if TYPE_CHECKING:
-    from headlens.evaluation import Difference
-    from headlens.pruning import Arm, Pruned
+    from headlens.pruning import Pruned
 
+_ORDER = ("original", "masked", "repaired", "pruned", "random, same layers", "random", "no heads")
 _NAMES = {"random, same layers": "random heads, as many in each layer", "random": "random heads, of any layer"}
 
 
@@ -24,57 +25,7 @@ def lines_of(result: Pruned) -> Iterator[str]:
         f"({method['ranked_by']}, judged by {result.objective.replace('_', ' ')})"
     )
     yield f"Heads by layer: {' '.join(str(len(layer)) for layer in result.plan.kept)}"
-    yield from _table(_rows(result.arms))
-    for difference in result.differences():
-        yield _told(difference)
-    yield from _sizes(result.facts["measured"])
-    for speed in result.facts["speed"]:
-        yield (
-            f"{speed['workload']}: {speed['ratio']:.2f} times as fast as the original "
-            f"({speed['low']:.2f} to {speed['high']:.2f}; {speed['median']:.0f} {speed['unit']})"
-        )
-
-
-def _rows(arms: Sequence[Arm]) -> list[list[str]]:
-    order = ["original", "masked", "repaired", "pruned", "random, same layers", "random", "no heads"]
-    heading = ["", "distortion", *(f"{result.task}" for result in arms[0].results)]
-    rows = [heading]
-    for name in order:
-        group = [arm for arm in arms if arm.name == name]
-        if group:
-            columns = [[arm.distortion for arm in group]]
-            columns += [[arm.results[task].value for arm in group] for task in range(len(arms[0].results))]
-            rows.append([_NAMES.get(name, name), *(_spread(values) for values in columns)])
-    return rows
-
-
-def _spread(values: Sequence[float]) -> str:
-    """One value, or the mean of several and where they lie."""
-    if len(values) == 1:
-        return _figure(values[0])
-    mean = sum(values) / len(values)
-    return f"{_figure(mean)} ({_figure(min(values))} to {_figure(max(values))})"
-
-
-def _figure(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.4g}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _told(difference: Difference) -> str:
-    reach = f"[{difference.low:+.4f}, {difference.high:+.4f}]"
-    verdict = "worse" if difference.is_worse else "better" if difference.is_better else "no difference beyond chance"
-    return f"{difference.task}, less the original: {difference.value:+.4f} {reach}: {verdict}"
-
-
-def _sizes(measured: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for name in ("parameters", "parameters of attention"):
-        before, after = measured[name]["before"], measured[name]["after"]
-        yield f"{name.capitalize()}: {after:,} of {before:,} ({number(after / before, 'share', digits=2)})"
-    for name in (name for name in measured if name.startswith("bytes of the cache")):
-        yield f"{name.capitalize()}: {measured[name]['after']:,} of {measured[name]['before']:,}"
+    yield from aligned(rows_of(result.arms, _ORDER, _NAMES))
+    yield from (told(difference, "original") for difference in result.differences())
+    yield from size_lines(result.facts["measured"])
+    yield from speed_lines(result.facts["speed"])

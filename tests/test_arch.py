@@ -10,7 +10,15 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from headlens.arch import SPECS, Site, attention_sites, output_bias, output_projection, output_weight
+from headlens.arch import (
+    SPECS,
+    Site,
+    attention_sites,
+    is_causal_model,
+    output_bias,
+    output_projection,
+    output_weight,
+)
 from headlens.attention import MultiHeadAttention, head_contributions
 from headlens.capture import capture
 from headlens.errors import UnsupportedModel
@@ -92,6 +100,17 @@ def test_families_with_an_entry_say_whether_they_are_causal(family: str) -> None
     assert model.config.model_type in SPECS
     for site in attention_sites(model):
         assert site.module.is_causal is (site.stack == "decoder")
+
+
+@pytest.mark.parametrize("family", [family for family in WATCHED if family != "vit"])
+def test_a_causal_model_never_looks_ahead(family: str) -> None:
+    model = tiny_model(family)
+    network = model.get_encoder() if family in TWO_STACKS else model
+    first, second = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[5, 6, 7, 9]])
+    with torch.no_grad():
+        states = [network(input_ids=ids).last_hidden_state[:, :3] for ids in (first, second)]
+    assert is_causal_model(network) is torch.equal(*states)
+    assert is_causal_model(model) is is_causal_model(network)
 
 
 @pytest.mark.parametrize("family", WATCHED)

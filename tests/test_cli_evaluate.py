@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import commands
 import pytest
-from typer.testing import CliRunner
 
-from headlens.cli import app
 from headlens.cli.evaluate import limited_tasks
+from headlens.cli.pruning_options import names_in
 from headlens.errors import CorpusError
 from headlens.models import load_whole
 from headlens.surgery import apply_plan, full_plan
 from headlens.surgery.checkpoint import save_pruned
 
 TINY = "tiny-gpt2"
+invoke, refusal = partial(commands.invoke, "evaluate"), partial(commands.refusal, "evaluate")
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +34,6 @@ def words(tmp_path: Path) -> Path:
     file = tmp_path / "words.txt"
     file.write_text("The cat sat.\nThe dog ran.\nIt rained.\n", encoding="utf-8")
     return file
-
-
-def invoke(*arguments: str | Path) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.stdout, done.stderr
-
-
-def refusal(*arguments: str | Path) -> str:
-    code, _, said = invoke(*arguments)
-    assert code == 1, said
-    assert len(said.strip().splitlines()) == 1, said
-    return said
 
 
 def test_a_pruned_checkpoint_against_its_original(cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,3 +113,8 @@ def test_a_limit_goes_to_the_tasks_that_take_one(words: Path) -> None:
     with pytest.raises(CorpusError, match="has no limit"):
         limited_tasks(["grammar:20"], 2)
     assert len(limited_tasks(["grammar:20"], 2, is_used=True)) == 1  # by lm-evaluation-harness
+
+
+@pytest.mark.parametrize(("text", "names"), [("", []), (" a ,b", ["a", "b"]), ("a,, b c,", ["a", "b c"])])
+def test_names_stand_between_commas(text: str, names: list[str]) -> None:
+    assert names_in(text) == names

@@ -7,31 +7,32 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 import headlens.heal_pruned
 from headlens.calibration import calibrate
-from headlens.cli import app
 from headlens.cli.heal import clear, parts_of
 from headlens.corpora import Corpus, read_corpus
 from headlens.errors import HealingError, OutputError
 from headlens.evaluation import read_task
-from headlens.heal_pruned import HealedPruned, heal_pruned, original_name, other_source
+from headlens.heal_pruned import HealedPruned, heal_pruned, other_source
 from headlens.heal_pruned_words import lines_of
 from headlens.healing import Healed, heal
+from headlens.manifest import read_manifest, source_of
 from headlens.models import LoadedModel, load_whole, network_of
 from headlens.pruning import Wish, prune
 from headlens.surgery import apply_plan, full_plan, masked_twin, mean_contexts, refit
-from headlens.surgery.checkpoint import read_manifest, save_pruned
+from headlens.surgery.checkpoint import save_pruned
 
 TINY = "tiny-gpt2"
+invoke, refusal = partial(commands.invoke, "heal"), partial(commands.refusal, "heal")
 SHORT = ["--corpus", "grammar:60", "--batch", "4", "--max-length", "16"]
 OFF = [(0, 0), (0, 3), (1, 2), (2, 5), (3, 1)]
 
@@ -55,19 +56,6 @@ def save(folder: Path, **manifest: Any) -> Path:
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("checkpoints") / "cut")
-
-
-def invoke(*arguments: str | Path) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, ["heal", *map(str, arguments)])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.stdout, done.stderr
-
-
-def refusal(*arguments: str | Path) -> str:
-    code, _, said = invoke(*arguments)
-    assert code == 1, said
-    assert len(said.strip().splitlines()) == 1, said
-    return said
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -332,7 +320,7 @@ def test_a_model_that_has_lost_no_head_has_nothing_to_heal() -> None:
     [({"source": {"name": "a"}}, "a"), ({"source": "b"}, "b"), ({}, None), ({"source": {"name": None}}, None)],
 )
 def test_the_name_of_the_original(manifest: dict[str, Any], name: str | None) -> None:
-    assert original_name(manifest) == name
+    assert source_of(manifest) == name
 
 
 def test_the_weights_of_the_original_are_those_that_were_pruned() -> None:

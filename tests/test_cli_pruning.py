@@ -12,12 +12,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from commands import invoke, refusal
 from grammar_words import VOCABULARY, grammar_words
 from pruned_models import content, with_head
 from report_pages import PROVENANCE, planted
-from typer.testing import CliRunner
 
-from headlens.cli import app
 from headlens.models import load_whole
 from headlens.plan import HeadPlan
 from headlens.results import Profile
@@ -47,20 +46,9 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [*map(str, arguments)])
-    assert done.exit_code == 0, (done.stderr, done.exception)
-    return done.stdout
-
-
-def refusal(*arguments: object, code: int = 1) -> str:
-    """The one sentence of a command that fails; usage errors, which the parser tells in a frame, have code 2."""
-    done = CliRunner().invoke(app, [*map(str, arguments)])
-    assert isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == code
-    assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    assert code == 2 or len(lines) == 1, done.stderr
-    return " ".join(done.stderr.split())
+    code, said, errors = invoke(*arguments)
+    assert code == 0, errors
+    return said
 
 
 def pruned(model: Path, out: Path, *options: object) -> tuple[HeadPlan, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What every command does with its terminal: an interrupt that waits for imports."""
+"""What every command does with its terminal: an interrupt that waits for imports, and the command as it was typed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headlens.cli.terminal import interrupts_held
+from headlens.cli.terminal import command_line, interrupts_held
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +73,9 @@ def test_outside_of_the_main_thread_nothing_is_held() -> None:
     thread.start()
     thread.join()
     assert done == ["imported"]
+
+
+def test_a_command_can_be_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no UTF-8 is told all the same, so that every file can hold it."""
+    monkeypatch.setattr("sys.argv", ["/somewhere/headlens", "prune", "a b", "--heads", "L0H*", "--out", "x\udcff"])
+    assert command_line() == "headlens prune 'a b' --heads 'L0H*' --out 'x\ufffd'"

@@ -20,11 +20,12 @@ from pruned_models import SOURCE, pruned
 import headlens.evaluating
 from headlens.errors import CorpusError, OutputError, UnsupportedModel
 from headlens.evaluating import Answered, Evaluation, evaluate_models, is_here
-from headlens.evaluating_words import aligned, difference_in_words, figure, lines_of
+from headlens.evaluating_words import difference_in_words, figure, lines_of
 from headlens.evaluation import Answers, Difference, Metric, Task, TaskResult, evaluate, read_task
 from headlens.evaluation.results import mean, ratio
 from headlens.measure import CacheBytes, DiskBytes, Parameters, Workload
 from headlens.models import LoadedModel, load_whole
+from headlens.numbers import aligned
 from headlens.surgery.checkpoint import save_pruned
 
 SAID = {  # by model, one number an item

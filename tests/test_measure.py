@@ -22,6 +22,8 @@ from headlens.measure import (
     cache_bytes,
     measure_speed,
     parameters,
+    sizes_before_and_after,
+    sizes_of,
     workloads_of,
 )
 from headlens.surgery import apply_plan, full_plan
@@ -155,6 +157,43 @@ def test_lengths_that_a_model_cannot_read_are_refused(tokens: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------- time
+
+
+# ----------------------------------------------------------------------------------------------------- before and after
+
+
+def test_sizes_before_and_after() -> None:
+    gone = [(0, 0), (1, 1), (1, 2)]  # every layer keeps a head, so that its cache holds nothing else
+    original, kept = tiny_model("gpt2"), pruned("gpt2", gone)
+    found = sizes_before_and_after(original, kept)
+    assert list(found) == ["parameters", "parameters of attention", "bytes of the cache after 32 tokens"]
+    assert found["parameters of attention"] == {
+        "before": 3 * (gpt2_heads(4) + 32),
+        "after": gpt2_heads(3 + 2 + 4) + 3 * 32,
+    }
+    assert found["parameters"]["before"] == sum(weight.numel() for weight in original.parameters())
+    assert found["parameters"]["before"] - found["parameters"]["after"] == gpt2_heads(3)
+    cache = {"before": 3 * 4 * PER_HEAD * 32, "after": (3 + 2 + 4) * PER_HEAD * 32}
+    assert found["bytes of the cache after 32 tokens"] == cache
+
+
+def test_of_encoders_no_cache_is_told() -> None:
+    assert set(sizes_before_and_after(tiny_model("bert"), pruned("bert"))) == {"parameters", "parameters of attention"}
+    assert sizes_of(tiny_model("bert"))[1] is None
+
+
+def test_a_speed_as_plain_values() -> None:
+    speed = Speed(Workload("decode", 2, 32, 8), median=8.0, rounds=3, of_other=4.0, ratio=2.0, low=1.5, high=2.5)
+    assert speed.to_dict() == {
+        "workload": "decode, batch 2, 32 tokens then 8 new",
+        "unit": "tokens/s",
+        "median": 8.0,
+        "rounds": 3,
+        "of_other": 4.0,
+        "ratio": 2.0,
+        "low": 1.5,
+        "high": 2.5,
+    }
 
 
 class Watch:

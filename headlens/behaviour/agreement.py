@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from headlens.arch import attention_sites, heads_present
+from headlens.arch import attention_sites, heads_present, is_causal_model
 from headlens.behaviour.unembedding import VocabularyHead, vocabulary_head
 from headlens.capture import capture
 from headlens.corpora import Corpus
@@ -85,7 +85,7 @@ def agreement_of_claims(
     """
     if {source["kind"] for source in corpus.sources} != {GRAMMAR}:
         return {}, []
-    if attention_sites(network_of(model.model))[0].stack != "decoder":
+    if not is_causal_model(network_of(model.model)):
         return {}, [
             "The model predicts no next word, so it was not asked whether agreement suffers without some heads."
         ]

@@ -20,7 +20,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from headlens.arch import attention_sites, family_of
+from headlens.arch import family_of, is_causal_model
 from headlens.behaviour.repeated import Source, fitting_period, random_sample, written
 from headlens.behaviour.unembedding import vocabulary_head
 from headlens.behaviour.upper_layers import UpperLayers
@@ -117,7 +117,7 @@ def about_text(model: LoadedModel, batches: Sequence[Batch], *, seed: int) -> Qu
     inputs = sample(batches)
     if not inputs:
         raise CorpusError("The corpus holds no token to ask the model for, with and without a head; give it text.")
-    is_causal = attention_sites(network)[0].stack == "decoder"
+    is_causal = is_causal_model(network)
     logits = _next_token_logits(model) if is_causal else masked_token_logits(model)
     if logits is None:
         return Output(network, _packed(network, [_whole(item) for item in inputs]))
@@ -144,7 +144,7 @@ def about_repeats(model: LoadedModel, *, seed: int) -> Question:
     """
     network = network_of(model.model)
     tokenizer = model.require_tokenizer()
-    if attention_sites(network)[0].stack != "decoder":
+    if not is_causal_model(network):
         raise UnsupportedModel(
             f"{model.name!r} sees the tokens that follow, so it predicts no second copy of random tokens; ask for the "
             f"task 'text'."

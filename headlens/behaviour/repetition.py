@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headlens.analyze import analyze
 from headlens.analyzers import Analyzer
-from headlens.arch import attention_sites
+from headlens.arch import is_causal_model
 from headlens.behaviour.copying import Copying, copying
 from headlens.behaviour.on_repeats import SEVERAL_COPIES, TWO_COPIES, Repetition
 from headlens.behaviour.repeated import (
@@ -83,7 +83,7 @@ def repetition(
         Options or ids that cannot be run, and models or vocabularies too small for any period.
     """
     _check_options(period, batch, seed)
-    is_causal = attention_sites(network)[0].stack == "decoder"
+    is_causal = is_causal_model(network)
     source = Source.of(network, tokenizer, is_causal=is_causal)
     run = _Run(network, source, model if model is not None else network, is_causal, seed, way)
     tables, facts = run.two_copies(ids, period, batch)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from headlens.arch import attention_sites, heads_present
+from headlens.arch import attention_sites, heads_present, is_causal_model
 from headlens.behaviour.needles import Cell, Haystack, make_cells, random_needles, sentence_needles, shortest
 from headlens.behaviour.repeated import Source
 from headlens.behaviour.unembedding import VocabularyHead, vocabulary_head
@@ -153,7 +153,7 @@ def retrieval(
 
 def _decoder(model: PreTrainedModel) -> PreTrainedModel:
     network = network_of(model)
-    if model.config.is_encoder_decoder or attention_sites(network)[0].stack != "decoder":
+    if model.config.is_encoder_decoder or not is_causal_model(network):
         raise UnsupportedModel(
             f"Retrieval is seen in a model that goes on with a text by itself, and {type(model).__name__} (model_type "
             f"{model.config.model_type!r}) is no decoder; leave it out for this model."

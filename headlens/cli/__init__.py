@@ -14,6 +14,7 @@ from headlens import __version__
 from headlens.cli import (
     check,
     compare,
+    convert,
     corpus,
     evaluate,
     export,
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 for command in (
     *(profile.profile, report.report, show.show, compare.compare, export.export),
-    *(importance.importance, prune.prune, sweep.sweep, evaluate.evaluate, heal.heal, check.check),
+    *(importance.importance, prune.prune, convert.convert, sweep.sweep, evaluate.evaluate, heal.heal, check.check),
 ):
     app.command(command.__name__)(command)
 app.add_typer(corpus.corpora_app, name="corpus")

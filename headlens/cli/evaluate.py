@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headlens.cli.options import Device, DType, path_of
-from headlens.cli.pruning_options import Seed, Tasks
-from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.cli.pruning_options import Seed, Tasks, names_in
+from headlens.cli.terminal import check_writable, command_line, interrupts_held, plain_errors, progress_bar
 from headlens.errors import CorpusError
 from headlens.files import check_replaceable, printable
 
@@ -66,7 +64,7 @@ def evaluate(
                 from headlens.evaluating import evaluate_models
                 from headlens.evaluating_words import lines_of
 
-            harness = [name.strip() for name in (lm_eval or "").split(",") if name.strip()]
+            harness = names_in(lm_eval or "")
             if not evals and not harness and not speed:
                 raise CorpusError("Say what the models are asked: --eval KIND:FILE, --lm-eval TASK, or --speed.")
             found = evaluate_models(
@@ -81,7 +79,7 @@ def evaluate(
                 seed=seed,
                 progress=progress,
             )
-            found.facts["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            found.facts["command"] = command_line()
             if out is not None:
                 found.save(out)
         for line in lines_of(found):

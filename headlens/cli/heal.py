@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headlens.cli.options import Device, path_of
-from headlens.cli.pruning_options import MaxLength, Seed, Tasks, calibration_corpus, tasks_of
-from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.cli.pruning_options import (
+    MaxLength,
+    Overwrite,
+    Seed,
+    SelfContained,
+    Tasks,
+    calibration_corpus,
+    tasks_of,
+)
+from headlens.cli.terminal import check_writable, command_line, interrupts_held, plain_errors, progress_bar
 from headlens.errors import HealingError, OutputError, UnsupportedModel
 from headlens.files import printable
+from headlens.manifest import read_manifest, source_of
 
 if TYPE_CHECKING:
     from headlens.models import LoadedModel
@@ -59,11 +66,8 @@ def heal(
     ] = 3,
     max_length: MaxLength = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted healing, or start over.")] = True,
-    self_contained: Annotated[
-        bool,
-        typer.Option("--self-contained", help="Add code with which transformers loads it where headlens is missing."),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that headlens wrote.")] = False,
+    self_contained: SelfContained = False,
+    overwrite: Overwrite = False,
     device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     seed: Seed = 0,
@@ -81,15 +85,15 @@ def heal(
         parts = parts_of(loss)
         with progress_bar() as progress:
             with interrupts_held():
-                from headlens.heal_pruned import heal_pruned, original_name
+                from headlens.heal_pruned import heal_pruned
                 from headlens.healing.heal import check_trainable
                 from headlens.models import load_whole
-                from headlens.surgery.checkpoint import check_free, read_manifest
+                from headlens.surgery.checkpoint import check_free
 
             check_trainable()
             check_free(out, overwrite=overwrite)
             manifest = read_manifest(pruned)
-            name = original or original_name(manifest)
+            name = original or source_of(manifest)
             if name is None:
                 raise HealingError(f"{printable(pruned)} does not name its original; give it with --original.")
             tasks, corpus = tasks_of(evals), calibration_corpus(files, name)
@@ -116,7 +120,7 @@ def heal(
                 resume=resume,
                 progress=progress,
             )
-            result.facts["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            result.facts["command"] = command_line()
             progress("writing the checkpoint", 0, 1)
             folder = result.save(out, self_contained=self_contained, overwrite=overwrite)
             clear(work)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -20,8 +18,9 @@ from headlens.cli.pruning_options import (
     UnitOfHeads,
     calibration_corpus,
     check_name,
+    names_in,
 )
-from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.cli.terminal import check_writable, command_line, interrupts_held, plain_errors, progress_bar
 from headlens.files import printable
 
 
@@ -65,7 +64,7 @@ def importance(
                 from headlens.models import load_whole
                 from headlens.rankings import lines_of, rank_by
 
-            named = [name.strip() for name in methods.split(",") if name.strip()]
+            named = names_in(methods)
             if named == ["all"]:
                 named = [name for name, method in METHODS.items() if not method.is_trained]
             check_methods(named, every)
@@ -86,7 +85,7 @@ def importance(
                 seed=seed,
                 progress=progress,
             )
-            found.facts["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            found.facts["command"] = command_line()
             lines = list(lines_of(found))
             if out is not None:
                 found.save(out)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,9 +23,8 @@ from headlens.cli.options import (
     formats_of,
     path_of,
 )
-from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.cli.terminal import check_writable, command_line, interrupts_held, plain_errors, progress_bar
 from headlens.errors import OutputError
-from headlens.files import printable
 
 if TYPE_CHECKING:
     from headlens.evidence_table import Evidence
@@ -156,7 +153,7 @@ def profile(
                 parts=parts,
                 progress=progress,
             )
-            result.provenance["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            result.provenance["command"] = command_line()
             progress("writing the report", 0, 1)
             report = result.save(folder)
             if formats:

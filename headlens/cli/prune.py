@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -16,7 +14,9 @@ from headlens.cli.pruning_options import (
     Every,
     MaxLength,
     Objective,
+    Overwrite,
     Seed,
+    SelfContained,
     Tasks,
     Texts,
     UnitOfHeads,
@@ -25,7 +25,7 @@ from headlens.cli.pruning_options import (
     check_name,
     tasks_of,
 )
-from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.cli.terminal import check_writable, command_line, interrupts_held, plain_errors, progress_bar
 from headlens.errors import PlanError
 from headlens.files import printable
 
@@ -95,11 +95,8 @@ def prune(
     texts: Texts = None,
     max_length: MaxLength = None,
     speed: Annotated[bool, typer.Option(help="Time the model beside the original.")] = True,
-    self_contained: Annotated[
-        bool,
-        typer.Option("--self-contained", help="Add code with which transformers loads it where headlens is missing."),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that headlens wrote.")] = False,
+    self_contained: SelfContained = False,
+    overwrite: Overwrite = False,
     device: Device = "cpu",
     dtype: DType = "float32",
     revision: Revision = None,
@@ -155,7 +152,7 @@ def prune(
                 seed=seed,
                 progress=progress,
             )
-            result.facts["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            result.facts["command"] = command_line()
             progress("writing the checkpoint", 0, 1)
             folder = result.save(out, self_contained=self_contained, overwrite=overwrite)
         _tell(result, folder)

@@ -1,4 +1,4 @@
-"""Options that pruning, importance and sweep share."""
+"""Options that the commands around pruning share."""
 
 from __future__ import annotations
 
@@ -77,6 +77,12 @@ Tasks = Annotated[
 ]
 Draws = Annotated[int, typer.Option("--random", min=1, help="Random plans of each kind to hold the result against.")]
 
+SelfContained = Annotated[
+    bool,
+    typer.Option("--self-contained", help="Add code with which transformers loads it where headlens is missing."),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a checkpoint that headlens wrote.")]
+
 
 def calibration_corpus(files: list[str] | None, model: str) -> Corpus:
     from headlens.corpora import read_corpus
@@ -89,6 +95,11 @@ def tasks_of(specs: list[str] | None) -> list[Task]:
     from headlens.evaluation import read_task
 
     return [read_task(spec) for spec in specs or []]
+
+
+def names_in(text: str) -> list[str]:
+    """What stands between commas; nothing between two of them is no name."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def check_name(value: str | None, known: Iterable[str], option: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -21,9 +19,10 @@ from headlens.cli.pruning_options import (
     UnitOfHeads,
     calibration_corpus,
     check_name,
+    names_in,
     tasks_of,
 )
-from headlens.cli.terminal import check_writable, interrupts_held, plain_errors, progress_bar
+from headlens.cli.terminal import check_writable, command_line, interrupts_held, plain_errors, progress_bar
 from headlens.errors import PlanError
 from headlens.files import printable
 
@@ -72,7 +71,7 @@ def sweep(
                 from headlens.results import Profile
                 from headlens.sweeping import sweep
 
-            named = [name.strip() for name in methods.split(",") if name.strip()]
+            named = names_in(methods)
             check_methods(named)
             check_name(objective, get_args(ObjectiveName), "--objective")
             check_name(unit, get_args(Kind), "--heads-as")
@@ -95,7 +94,7 @@ def sweep(
                 seed=seed,
                 progress=progress,
             )
-            found.facts["command"] = printable(shlex.join(["headlens", *sys.argv[1:]]))
+            found.facts["command"] = command_line()
             found.save(out)
         frame = found.to_frame()
         for quantity, own in frame.groupby("quantity", sort=False):
@@ -107,6 +106,6 @@ def sweep(
 
 def _shares(text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",") if part.strip()]
+        return [float(share) for share in names_in(text)]
     except ValueError:
         raise PlanError(f"--shares takes numbers with commas, 0.1,0.5; got {text!r}.") from None

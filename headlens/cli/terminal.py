@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -97,6 +98,11 @@ def check_writable(folder: Path, option: str = "--out") -> None:
             f"{printable(folder)} cannot be written to ({reason.strerror or reason}); choose another place with "
             f"{option}."
         ) from None
+
+
+def command_line() -> str:
+    """The command as it was typed, for the facts of what it writes."""
+    return printable(shlex.join(["headlens", *sys.argv[1:]]))
 
 
 def show_in_browser(page: Path) -> None:

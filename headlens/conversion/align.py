@@ -16,9 +16,11 @@ from torch import Tensor
 
 from headlens.conversion.moments import Moments
 from headlens.conversion.weights import LayerWeights, Rotary
+from headlens.errors import UnsupportedModel
 from headlens.plan import Groups
 
 Maps = Inexact[Tensor, "block head dim input"]  # of complex numbers where positions turn them
+MOST_CHANGE = 1e-4  # that rotations may make, relative: they are exact but for rounding
 _SWEEPS = 200
 _GAIN = 1e-8  # of a sweep, as a part of all that can be gained; below it the rotations stand
 _STARTS = 4  # members that are tried as the first one that the others are turned to
@@ -106,11 +108,18 @@ def align(layer: LayerWeights, groups: Sequence[Sequence[int]], moments: Moments
 
     Generalised Procrustes analysis (Gower 1975) in the metric of the moments: values and keys without positions get
     one orthogonal matrix a head, keys with rotary positions an angle per frequency pair, and an orthogonal matrix for
-    what does not turn.
+    what does not turn. UnsupportedModel where it is not the same attention to MOST_CHANGE.
     """
     keys = [part.turned(_rotations(part, groups)) for part in key_parts(layer, moments)]
     value = value_part(layer, moments)
-    return put_back(layer, keys, value.turned(_rotations(value, groups)), layer.groups)
+    aligned = put_back(layer, keys, value.turned(_rotations(value, groups)), layer.groups)
+    change = largest_change(layer, aligned)
+    if not change <= MOST_CHANGE:
+        raise UnsupportedModel(
+            f"Rotating key/value heads towards each other changed what the layer computes by {change:.1e} of it, and "
+            f"must not; its weights or the moments of its text are too ill-conditioned: take another method."
+        )
+    return aligned
 
 
 def largest_change(before: LayerWeights, after: LayerWeights) -> float:

@@ -59,7 +59,12 @@ def converted(model: PreTrainedModel, layers: Sequence[LayerWeights], *, stock: 
     for config in configs_above(made, layers_of(model)[0].name):
         _tell(config, plan, *counts, has_new_bias)
     write_layers(made, layers)
-    return as_bigcode(made) if stock and _is_bigcode(made, plan) else made
+    return in_stock_class(made) if stock else made
+
+
+def in_stock_class(model: PreTrainedModel) -> PreTrainedModel:
+    """A GPT-2 with one key/value head in every layer as GPTBigCode, which gives the same; any other model as it is."""
+    return as_bigcode(model) if _is_bigcode(model, present_plan(model)) else model
 
 
 def _plan(model: PreTrainedModel, layers: Sequence[LayerWeights]) -> HeadPlan:

@@ -105,17 +105,29 @@ def with_contiguous_groups(layer: LayerWeights) -> LayerWeights:
     )
 
 
-def expanded(layer: LayerWeights) -> LayerWeights:
-    """The same attention with a key/value head for each query head, in their order: exact, of copies."""
-    of = {head: kv for kv, group in enumerate(layer.groups) for head in group}
-    owners = [of[head] for head in range(len(layer.q))]
+def divided(layer: LayerWeights, into: int) -> LayerWeights:
+    """The same attention with more key/value heads, each a copy of one that there is: exact.
+
+    The query heads of a key/value head are cut, in their order, into as many groups as it gets copies.
+    """
+    kv_heads, heads = len(layer.k), len(layer.q)
+    if into % kv_heads or heads % into:
+        possible = ", ".join(
+            str(count) for count in range(kv_heads, heads + 1) if count % kv_heads == 0 and heads % count == 0
+        )
+        raise PlanError(
+            f"{kv_heads} key/value heads of {heads} heads cannot become {into}, as each is copied as often; choose one "
+            f"of {possible}."
+        )
+    copies, size = into // kv_heads, heads // into
+    owners = [kv for kv in range(kv_heads) for _ in range(copies)]
     return replace(
         layer,
         k=layer.k[owners],
         v=layer.v[owners],
         k_bias=None if layer.k_bias is None else layer.k_bias[owners],
         v_bias=None if layer.v_bias is None else layer.v_bias[owners],
-        groups=tuple((head,) for head in range(len(owners))),
+        groups=tuple(group[start : start + size] for group in layer.groups for start in range(0, len(group), size)),
     )
 
 

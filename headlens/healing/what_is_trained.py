@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from headlens.arch import attention_sites
+from headlens.arch import is_causal_model
 from headlens.errors import UnsupportedModel
 from headlens.healing.losses import Losses, label_task, layer_variances, next_token_task
 from headlens.healing.reading import Labels, Reading
@@ -70,7 +70,7 @@ def losses_for(model: PreTrainedModel, teacher: PreTrainedModel, reading: Readin
     if "task" in recipe.parts and reading.labels is not None:
         task = label_task(own_head(model), reading.labels)
     elif "task" in recipe.parts:
-        if not _is_causal(model):
+        if not is_causal_model(network_of(model)):
             raise UnsupportedModel(
                 f"{type(model).__name__} is no language model, so its task needs labels; give them, or leave out the "
                 f"part task."
@@ -82,7 +82,7 @@ def losses_for(model: PreTrainedModel, teacher: PreTrainedModel, reading: Readin
 def default_parts(loaded: LoadedModel, labels: Labels | None) -> dict[str, float]:
     """The parts of the loss where none are named, each with the weight 1."""
     model = loaded.model
-    is_language_model = _is_causal(model) and model.get_output_embeddings() is not None
+    is_language_model = is_causal_model(network_of(model)) and model.get_output_embeddings() is not None
     parts = {"hidden": 1.0, "logits" if is_language_model else "embedding": 1.0}
     return parts if labels is None else {**parts, "task": 1.0}
 
@@ -99,7 +99,3 @@ def _with_vocabulary(model: PreTrainedModel, part: str) -> PreTrainedModel:
 def _shares_embeddings(model: PreTrainedModel) -> bool:
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     return head is not None and head.weight is table.weight
-
-
-def _is_causal(model: PreTrainedModel) -> bool:
-    return attention_sites(network_of(model))[0].stack == "decoder"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headlens.numbers import amount, number
+from headlens.numbers import amount, four_digits, number
 from headlens.report.facts import Provenance, at
 from headlens.report.tables import NOTHING, Cell, Column, Row, Table
 
@@ -22,7 +22,6 @@ ARMS = {
     "no heads": "no heads at all",
 }
 _FILLS = {"mean": "their mean outputs kept in the bias", "zero": "nothing in their place"}
-_MEASURES = 4  # digits of tasks and distortions
 
 
 def is_of(model: object, other: object) -> bool:
@@ -120,12 +119,8 @@ def _spread(values: Sequence[object]) -> Cell:
     if not found:
         return Cell(NOTHING, values=(math.nan,) * 3)
     mean, low, high = sum(found) / len(found), min(found), max(found)
-    note = f"{_figure(low)} to {_figure(high)}" if len(found) > 1 else ""
-    return Cell(_figure(mean), note=note, values=(mean, low, high))
-
-
-def _figure(value: float) -> str:
-    return f"{value:.{_MEASURES}f}" if abs(value) < 10 else f"{value:.{_MEASURES}g}"
+    note = f"{four_digits(low)} to {four_digits(high)}" if len(found) > 1 else ""
+    return Cell(four_digits(mean), note=note, values=(mean, low, high))
 
 
 def _heads(model: object) -> tuple[int | None, int | None]:

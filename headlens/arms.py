@@ -1,0 +1,53 @@
+"""What surgery is held against: models that were asked the same, and what they said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from headlens.encode import max_length_of
+from headlens.evaluation import TaskResult
+from headlens.measure import measure_speed, workloads_of
+from headlens.models import LoadedModel, network_of
+from headlens.plan import HeadPlan
+from headlens.scores import head_name
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """One model among those that are compared: what was asked of it, and what it said."""
+
+    name: str  # "original", "pruned", "repaired", "random, same layers", "random", "no heads"
+    plan: HeadPlan
+    distortion: float  # on held-out text
+    results: tuple[TaskResult, ...] = ()  # one a task
+    draw: int | None = None  # of random ones
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "name": self.name,
+            "draw": self.draw,
+            "heads": self.plan.n_kept,
+            "kv_heads": [len(groups) for groups in self.plan.groups],
+            "removed": [head_name(*head) for head in self.plan.removed],
+            "distortion": self.distortion,
+            "tasks": [result.to_dict() for result in self.results],
+        }
+
+
+def measured_before_and_after(before: Arm, after: Arm, objective: str) -> dict[str, dict[str, float]]:
+    """By what was measured, the figures "before" and "after", as a manifest tells them."""
+    found = {f"{objective} (held out)": {"before": before.distortion, "after": after.distortion}}
+    for one, other in zip(before.results, after.results, strict=True):
+        found[f"{one.task}: {one.metric}"] = {"before": one.value, "after": other.value}
+    return found
+
+
+def speeds_beside(model: PreTrainedModel, loaded: LoadedModel) -> list[dict[str, Any]]:
+    """Of the workloads that have room in the model."""
+    room = max_length_of(network_of(loaded.model).config, loaded.require_tokenizer())
+    fitting = [one for one in workloads_of(loaded.model) if one.tokens + one.new <= room]
+    return [one.to_dict() for one in measure_speed(model, loaded.model, workloads=fitting)]
