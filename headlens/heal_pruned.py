@@ -1,4 +1,8 @@
-"""Heal a pruned checkpoint after its original, beside random plans of its size that are healed on the same budget."""
+"""Heal a checkpoint that came out of surgery after its original, beside others that are healed on the same budget.
+
+Beside a pruned model stand random plans of its size; beside a converted one, plain mean pooling to as many key/value
+heads: what the surgery was worth once both are trained.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +16,38 @@ from transformers import PreTrainedModel
 
 from headlens.arms import Arm, measured_before_and_after
 from headlens.calibration import calibrate
+from headlens.conversion.carriers import converted
+from headlens.conversion.recipes import MEAN_POOLING, converted_layers
+from headlens.conversion.weights import read_layers
 from headlens.corpora import Corpus
 from headlens.errors import HealingError
 from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
-from headlens.healing import Healed, heal, heal_with_random
+from headlens.healing import Healed, heal, heal_alike, heal_with_random
 from headlens.measure import sizes_before_and_after
 from headlens.models import LoadedModel, network_of
 from headlens.plan import HeadPlan, plan_of
 from headlens.provenance import circumstances, corpus_facts, source_facts
 from headlens.surgery import Means, apply_plan, mean_contexts, present_plan, refit
-from headlens.surgery.checkpoint import save_pruned
+from headlens.surgery.checkpoint import plan_in, save_pruned
 
 RANDOM_DRAWS = 3
-ORIGINAL, PRUNED, HEALED = "original", "pruned", "healed"
+ORIGINAL, PRUNED, CONVERTED, HEALED = "original", "pruned", "converted", "healed"
 RANDOM, RANDOM_HEALED = "random", "random, healed"
+POOLED, POOLED_HEALED = "mean pooling", "mean pooling, healed"
 
 Progress = Callable[[str, int, int], None]
 
-_OF_THE_PRUNING = ("command", "created", "measured", "speed", "arms")
+_OF_THE_SURGERY = ("command", "created", "measured", "speed", "arms")
 
 
 @dataclass(frozen=True, eq=False)
 class HealedPruned:
-    """A healed model, the model that it was healed from, the original, and what random plans came to."""
+    """A healed model, the model that it was healed from, the original, and what others came to on the same budget."""
 
     original: LoadedModel
     pruned: LoadedModel
     healed: Healed
-    arms: tuple[Arm, ...]  # the healed one first; random ones as pruned and as healed
+    arms: tuple[Arm, ...]  # healed, as it was, original; then the others, before and after their healing
     facts: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -82,11 +90,12 @@ def heal_pruned(
     parts: Mapping[str, float] | None = None,
     max_length: int | None = None,
     seed: int = 0,
+    progressive: float = 0.0,
     work: str | os.PathLike[str] | None = None,
     resume: bool = True,
     progress: Progress = lambda _what, _done, _of: None,
 ) -> HealedPruned:
-    """Heal a pruned model, and ask it, the original and random plans the same before and after.
+    """Heal a pruned or converted model, and ask it, the original and its mirrors the same before and after.
 
     Parameters
     ----------
@@ -97,8 +106,9 @@ def heal_pruned(
     manifest
         Of the pruned checkpoint (`read_manifest`): random plans get the surgery that it tells, its fill and repair.
     draws
-        Random plans with as many heads in every layer; each is a training of its own. 0: none.
-    steps, batch, lr, parts, max_length, seed
+        Random plans with as many heads in every layer; each is a training of its own. 0: none. Of a model that was
+        converted and has lost no head, any number is one training more, of plain mean pooling.
+    steps, batch, lr, parts, max_length, seed, progressive
         The recipe; see `heal`.
     work
         Folder for checkpoints of the trainings, from which an interrupted call goes on; None: nothing is written.
@@ -106,10 +116,15 @@ def heal_pruned(
     Raises
     ------
     HealingError, PlanError, CorpusError, UnsupportedModel, OutputError
-        As from `heal`; HealingError also for a model that has lost no head.
+        As from `heal`; HealingError also for a model that was neither pruned nor converted.
     """
-    if plan_of(pruned.model.config) is None:
-        raise HealingError(f"{pruned.name} has lost no head, so there is nothing to heal; name a pruned checkpoint.")
+    plan = plan_of(pruned.model.config)
+    if plan is None:
+        raise HealingError(
+            f"{pruned.name} has lost no head and shares no keys and values anew, so there is nothing to heal; name a "
+            f"checkpoint that was pruned or converted."
+        )
+    is_converted = not plan.removed
     tokenizer, folder = original.require_tokenizer(), None if work is None else Path(work)
     asking = _Asking(original, tuple(tasks), progress)
     healed = heal(
@@ -123,11 +138,24 @@ def heal_pruned(
         parts=parts,
         max_length=max_length,
         seed=seed,
+        progressive=progressive,
         out=None if folder is None else folder / HEALED,
         resume=resume,
         progress=progress,
     )
-    arms = list(asking.arms_of(pruned.model, healed))
+    arms = list(asking.arms_of(pruned.model, healed, CONVERTED if is_converted else PRUNED))
+    if is_converted:
+        if draws:
+            pooled = mean_pooled_like(plan, original.model)
+            before = asking.results(POOLED, pooled)
+            one = heal_alike(
+                healed, original.model, corpus, tokenizer, pooled, POOLED, out=folder, resume=resume, progress=progress
+            )
+            arms.append(Arm(POOLED, plan_in(pooled.config), one.before, before))
+            arms.append(Arm(POOLED_HEALED, plan_in(pooled.config), one.after, asking.results(POOLED_HEALED, one.model)))
+        facts = _facts(pruned, original, corpus, manifest, healed, arms)
+        notes = tuple(note for note in (other_source(manifest, original),) if note)
+        return HealedPruned(original, pruned, healed, tuple(arms), facts, notes)
     surgery = _Surgery.as_told(manifest, original, corpus, max_length, seed, is_asked=draws > 0)
     students: list[tuple[TaskResult, ...]] = []
 
@@ -161,6 +189,12 @@ def other_source(manifest: Mapping[str, Any], original: LoadedModel) -> str | No
     )
 
 
+def mean_pooled_like(plan: HeadPlan, original: PreTrainedModel) -> PreTrainedModel:
+    """The original with as many key/value heads in every layer, each the mean of neighbours (Ainslie et al. 2023)."""
+    counts = [len(groups) for groups in plan.groups]
+    return converted(original, converted_layers(read_layers(original), counts, MEAN_POOLING, None))
+
+
 # -------------------------------------------------------------------------------------------------------------- inside
 
 
@@ -178,12 +212,12 @@ class _Asking:
             found.append(evaluate(loaded, task))
         return tuple(found)
 
-    def arms_of(self, pruned: PreTrainedModel, healed: Healed) -> Iterator[Arm]:
+    def arms_of(self, pruned: PreTrainedModel, healed: Healed, name: str) -> Iterator[Arm]:
         """Healed, pruned, original; the distortion is held against the original, so its own is 0."""
         assert healed.plan is not None
         base = present_plan(network_of(self.original.model))
         yield Arm(HEALED, healed.plan, healed.after, self.results(HEALED, healed.model))
-        yield Arm(PRUNED, healed.plan, healed.before, self.results(PRUNED, pruned))
+        yield Arm(name, healed.plan, healed.before, self.results(name, pruned))
         yield Arm(ORIGINAL, base, 0.0, self.results(ORIGINAL, self.original.model))
 
 
@@ -242,7 +276,7 @@ def _facts(
             **measured_before_and_after(whole, kept, healed.objective),
             **sizes_before_and_after(original.model, healed.model),
         },
-        "pruning": {name: manifest[name] for name in _OF_THE_PRUNING if name in manifest},
+        "surgery": {name: manifest[name] for name in _OF_THE_SURGERY if name in manifest},
         "healing": {
             **healed.to_dict(),
             "pruned": source_facts(pruned),

@@ -12,29 +12,39 @@ if TYPE_CHECKING:
     from headlens.arms import Arm
     from headlens.heal_pruned import HealedPruned
 
-_NAMES = {"random": "random heads", "random, healed": "random heads, healed"}
-_ORDER = ("original", "pruned", "healed", *_NAMES)
+_NAMES = {
+    "random": "random heads",
+    "random, healed": "random heads, healed",
+    "mean pooling": "plain mean pooling",
+    "mean pooling, healed": "plain mean pooling, healed",
+}
+_ORDER = ("original", "pruned", "converted", "healed", *_NAMES)
 
 
 def lines_of(found: HealedPruned) -> Iterator[str]:
     """Line by line, for `typer.echo`."""
     recipe, kept = found.healed.recipe, found.arms[0].plan
     loss = ", ".join(f"{name} {weight:g}" for name, weight in recipe.parts.items())
+    has = f"{kept.n_kept} of {kept.layers * kept.heads} heads"
+    if not kept.removed:
+        has = f"key/value heads by layer {' '.join(str(len(groups)) for groups in kept.groups)}"
     yield (
-        f"{found.pruned.name}: {kept.n_kept} of {kept.layers * kept.heads} heads, healed after {found.original.name} "
+        f"{found.pruned.name}: {has}, healed after {found.original.name} "
         f"in {amount(recipe.steps, 'step')} of {recipe.batch} (loss: {loss})"
     )
     yield from aligned(list(_rows(found.arms, found.healed.objective.replace("_", " "))))
-    for other in ("pruned", "original"):
+    before = found.arms[1].name
+    for other in (before, "original"):
         for difference in found.differences(other):
             yield f"{difference.task}, {difference.metric}, less the {other}: {difference_in_words(difference)}"
     yield from _farther(found)
     yield from _beside_random(found)
+    yield from _beside_pooling(found)
     yield from (f"Note: {note}" for note in found.notes)
 
 
 def _farther(found: HealedPruned) -> Iterator[str]:
-    if found.arm("healed").distortion > found.arm("pruned").distortion:
+    if found.arms[0].distortion > found.arms[1].distortion:
         yield (
             "Warning: the healed model is farther from the original than before; heal it for more steps, or with a "
             "smaller --lr."
@@ -56,6 +66,13 @@ def _spread(values: Sequence[float]) -> str:
     if len(values) == 1:
         return figure(values[0])
     return f"{figure(sum(values) / len(values))} ({figure(min(values))} to {figure(max(values))})"
+
+
+def _beside_pooling(found: HealedPruned) -> Iterator[str]:
+    pooled = found.random("mean pooling, healed")
+    if pooled:
+        ends = figure(pooled[0].distortion), figure(found.arms[0].distortion)
+        yield f"Plain mean pooling comes to {ends[0]} on the same budget; this model to {ends[1]}."
 
 
 def _beside_random(found: HealedPruned) -> Iterator[str]:

@@ -294,8 +294,8 @@ def test_what_was_told_of_the_pruning_stays_and_its_figures_are_set_apart(tmp_pa
     found = run(load_whole(str(tmp_path / "cut"), check=False), manifest, tasks=[task], draws=0)
     found.save(tmp_path / "healed")
     told = read_manifest(tmp_path / "healed")
-    assert told["pruning"]["measured"] == manifest["measured"]
-    assert told["pruning"]["arms"] == manifest["arms"]
+    assert told["surgery"]["measured"] == manifest["measured"]
+    assert told["surgery"]["arms"] == manifest["arms"]
     assert told["data"] == manifest["data"]
     assert told["measured"]["parameters"] == manifest["measured"]["parameters"]
     assert told["heads_kept"] == manifest["heads_kept"]

@@ -18,9 +18,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, set_seed
 
 from headlens.calibration import calibrate
+from headlens.conversion.carriers import converted
+from headlens.conversion.recipes import MEAN_POOLING, converted_layers
+from headlens.conversion.weights import read_layers
 from headlens.corpora import Corpus, texts
 from headlens.errors import CorpusError, HeadlensError, OutputError, PlanError, UnsupportedModel
-from headlens.healing import Healed, HealingError, heal, heal_with_random
+from headlens.healing import Healed, HealingError, heal, heal_alike, heal_with_random
 from headlens.healing.losses import (
     embedding_loss,
     hidden_loss,
@@ -76,6 +79,12 @@ def original(family: str, auto: str | None = None, **entries: Any) -> PreTrained
     return tiny_model(family, **entries) if auto is None else with_head(family, auto, **entries)
 
 
+def pooled(teacher: PreTrainedModel) -> PreTrainedModel:
+    """Two key/value heads a layer, each the mean of neighbours."""
+    counts = [max(1, len(layer.k) // 2) for layer in read_layers(teacher)]
+    return converted(teacher, converted_layers(read_layers(teacher), counts, MEAN_POOLING, None), stock=False)
+
+
 def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
 
@@ -122,6 +131,66 @@ def test_a_healed_model_is_nearer_to_the_original_on_text_that_it_was_not_traine
     for model in (teacher, student, healed.model):
         assert not any(module.training for module in model.modules())
         assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+
+
+@pytest.mark.parametrize(("family", "auto"), [("bert", None), ("gpt2", CAUSAL), ("llama", CAUSAL)])
+@pytest.mark.parametrize("progressive", [0.0, 0.5])
+def test_a_converted_model_is_healed_at_once_or_step_by_step(
+    family: str, auto: str | None, progressive: float, words: PreTrainedTokenizerFast
+) -> None:
+    teacher = original(family, auto)
+    student = pooled(teacher)
+    healed = heal(
+        student, teacher, sentences(200), words, steps=40, batch=16, lr=5e-3, max_length=12, progressive=progressive
+    )
+    assert 0 < healed.after < 0.5 * healed.before
+    assert healed.plan == plan_of(student.config)
+    assert [weight.shape for weight in healed.model.state_dict().values()] == [
+        weight.shape for weight in student.state_dict().values()
+    ]
+    assert healed.recipe.to_dict()["progressive"] == progressive
+    for model in (teacher, healed.model):
+        assert all(weight.requires_grad and weight.grad is None for weight in model.parameters())
+
+
+def test_a_student_starts_as_the_original_where_its_own_attention_comes_step_by_step(
+    words: PreTrainedTokenizerFast,
+) -> None:
+    """With one step in a million its first loss is that of the original, which is 0."""
+    teacher = original("bert")
+    losses = {
+        progressive: heal(
+            pooled(teacher),
+            teacher,
+            TEXTS,
+            words,
+            steps=steps,
+            batch=8,
+            lr=1e-9,
+            max_length=12,
+            progressive=progressive,
+        ).log[0]["loss"]
+        for progressive, steps in ((0.0, 2), (1.0, 100))
+    }
+    assert losses[1.0] < 0.01 * losses[0.0]
+
+
+def test_a_gpt2_that_became_multi_query_is_healed(words: PreTrainedTokenizerFast) -> None:
+    teacher = original("gpt2", CAUSAL)
+    student = converted(teacher, converted_layers(read_layers(teacher), [1] * 3, MEAN_POOLING, None))
+    assert type(student).__name__ == "GPTBigCodeForCausalLM"
+    healed = heal(student, teacher, sentences(200), words, steps=40, batch=16, lr=5e-3, max_length=12)
+    assert 0 < healed.after < 0.6 * healed.before
+
+
+def test_another_student_is_healed_on_the_same_budget(words: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    teacher = original("bert")
+    first = run(words, out=tmp_path / "healed")
+    other = heal_alike(first, teacher, TEXTS, words, pooled(teacher), "mean pooling", out=tmp_path)
+    assert other.recipe == first.recipe
+    assert (tmp_path / "mean-pooling" / "healing.json").is_file()
+    alone = heal(pooled(teacher), teacher, TEXTS, words, steps=12, batch=8, lr=3e-3, save_every=3, max_length=8)
+    assert same(weights(other.model), weights(alone.model))
 
 
 BASES = [

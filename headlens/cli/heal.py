@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
 def heal(
     pruned: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A checkpoint that `headlens prune` wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A checkpoint that `headlens prune` or `convert` wrote.", show_default=False
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", parser=path_of, help="Folder for the healed checkpoint.")],
     original: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="The model before pruning. Default: the one that DIR names.", show_default=False
+            metavar="MODEL", help="The model before surgery. Default: the one that DIR names.", show_default=False
         ),
     ] = None,
     files: Annotated[
@@ -62,8 +65,22 @@ def heal(
         ),
     ] = None,
     draws: Annotated[
-        int, typer.Option("--random", min=0, help="Random plans that are healed on the same budget, each as long.")
+        int,
+        typer.Option(
+            "--random",
+            min=0,
+            help="Random plans that are healed on the same budget, each as long; of a converted "
+            "model plain mean pooling, once. 0: none.",
+        ),
     ] = 3,
+    progressive: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Of a converted model: the share of the steps over which attention with own keys and values fades "
+            "into attention with shared ones. 0: at once.",
+        ),
+    ] = 0.0,
     max_length: MaxLength = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted healing, or start over.")] = True,
     self_contained: SelfContained = False,
@@ -72,9 +89,10 @@ def heal(
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     seed: Seed = 0,
 ) -> None:
-    """Train a pruned checkpoint for a short while to say again what its original says.
+    """Train a pruned or converted checkpoint for a short while to say again what its original says.
 
-    Beside it stand random plans of the same size, healed on the same budget: what the choice of heads was worth.
+    Beside it stand random plans of the same size, or plain mean pooling, healed on the same budget: what the choice of
+    heads, or the conversion, was worth.
 
     Examples: headlens heal pruned --out healed --steps 100; headlens heal pruned --eval grammar:400 --random 1 --out
     healed
@@ -116,6 +134,7 @@ def heal(
                 parts=parts,
                 max_length=max_length,
                 seed=seed,
+                progressive=progressive,
                 work=work,
                 resume=resume,
                 progress=progress,
@@ -170,7 +189,7 @@ def _original(name: str, pruned: Path, *, is_told: bool, device: str, dtype: str
         if not is_told:
             raise
         raise HealingError(
-            f"{printable(pruned)} was pruned from {printable(name)}, which cannot be loaded; give its place with "
+            f"{printable(pruned)} came from {printable(name)}, which cannot be loaded; give its place with "
             f"--original. ({reason})"
         ) from None
 

@@ -40,7 +40,8 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel) -> None:
 def _of(model: PreTrainedModel) -> tuple[str, int, int, int]:
     network = network_of(model)
     table: Any = network.get_input_embeddings()
-    return family_of(model), network.config.hidden_size, len(attention_sites(network)), table.num_embeddings
+    family = "gpt2" if family_of(model) == "gpt_bigcode" else family_of(model)  # which a GPT-2 can become
+    return family, network.config.hidden_size, len(attention_sites(network)), table.num_embeddings
 
 
 def check_bf16(recipe: Recipe, student: PreTrainedModel) -> None:

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers.utils import is_accelerate_available
 from headlens.calibration import judged, objective_for
 from headlens.documents import Document
 from headlens.errors import HealingError, PlanError
+from headlens.healing.fading import original_beside, share_at
 from headlens.healing.fitness import check_bf16, check_pair
 from headlens.healing.folder import fingerprint, open_folder
 from headlens.healing.reading import Labels, Reading, length_for, read
@@ -72,6 +74,7 @@ def heal(
     held_out: Texts | None = None,
     max_length: int | None = None,
     seed: int = 0,
+    progressive: float = 0.0,
     train_embeddings: bool = False,
     bf16: bool = False,
     out: str | os.PathLike[str] | None = None,
@@ -95,10 +98,10 @@ def heal(
     texts
         A corpus or a list; language models read windows of them, see `calibrate`. Without `held_out`, some are not
         trained on: up to 256, of language models half, and with the same seed those that `calibrate` holds out, too.
-    steps, batch, lr, parts, max_length, seed, train_embeddings, bf16, save_every
-        See `Recipe`. Of parts None is hidden and logits, each with weight 1, for language models, else hidden and
-        embedding; and the task where there are labels. Of max_length None is 128 of a text and 256 of a window, or
-        what the model takes.
+    steps, batch, lr, parts, max_length, seed, progressive, train_embeddings, bf16, save_every
+        See `Recipe`, and `headlens.healing.fading` of progressive. Of parts None is hidden and logits, each with weight
+        1, for language models, else hidden and embedding; and the task where there are labels. Of max_length None is
+        128 of a text and 256 of a window, or what the model takes.
     labels
         One a text, for the model's own head: whole numbers are classes, other numbers are to be met.
     held_out
@@ -131,6 +134,7 @@ def heal(
         parts=default_parts(loaded, labels) if parts is None else dict(parts),
         max_length=length_for(loaded, max_length, by_text=labels is not None),
         seed=seed,
+        progressive=progressive,
         train_embeddings=train_embeddings,
         bf16=bf16,
         save_every=save_every,
@@ -187,6 +191,31 @@ def heal_with_random(
         yield _heal(make(plan), loaded, reading, recipe, folder, resume, tell, draw)
 
 
+def heal_alike(
+    healed: Healed,
+    teacher: PreTrainedModel,
+    texts: Texts,
+    tokenizer: PreTrainedTokenizerBase,
+    student: PreTrainedModel,
+    name: str,
+    *,
+    labels: Labels | None = None,
+    held_out: Texts | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    progress: Progress = lambda _what, _done, _of: None,
+) -> Healed:
+    """Another student of the same teacher, healed by the recipe of one that was, on the same text: the same budget.
+
+    `out` is a folder for the folder of this training, which has the student's name.
+    """
+    loaded, recipe = _as_loaded(teacher, tokenizer), healed.recipe
+    check_pair(student, teacher)
+    reading = read(loaded, texts, held_out, labels, max_length=recipe.max_length, seed=recipe.seed)
+    folder = None if out is None else Path(out) / name.replace(" ", "-")
+    return _heal(student, loaded, reading, recipe, folder, resume, _told(progress, f"healing: {name}", recipe.steps))
+
+
 def _told(progress: Progress, what: str, steps: int) -> Callable[[int], None]:
     return lambda done: progress(what, done, steps)
 
@@ -238,7 +267,9 @@ def _trained_copy(
     before = judged(network_of(model), objective)
     request = {} if folder is None else _request(student, teacher, reading, recipe)
     checkpoint = None if folder is None else open_folder(folder, request, resume=resume)
-    with only_training(model, trained_names(model, recipe.train_embeddings)):
+    with ExitStack() as stack:
+        stack.enter_context(only_training(model, trained_names(model, recipe.train_embeddings)))
+        begin = stack.enter_context(_fading(model, teacher, recipe))
         log = train(
             network_of(model),
             network_of(teacher),
@@ -248,6 +279,7 @@ def _trained_copy(
             folder=folder,
             checkpoint=checkpoint,
             progress=progress,
+            begin=begin,
         )
     after = judged(network_of(model.to(student.device)), objective)
     if not math.isfinite(after):
@@ -255,6 +287,20 @@ def _trained_copy(
             f"The healed model gives no numbers any more: take a smaller learning rate than {recipe.lr:g}."
         )
     return Healed(model, plan_of(model.config), recipe, objective.name, before, after, log, draw)
+
+
+@contextmanager
+def _fading(student: PreTrainedModel, teacher: PreTrainedModel, recipe: Recipe) -> Iterator[Callable[[int], None]]:
+    """What is to be told the number of every step."""
+    if not recipe.progressive:
+        yield lambda _step: None
+        return
+    with original_beside(student, teacher) as fading:
+
+        def begin(step: int) -> None:
+            fading.share = share_at(step, recipe.steps, recipe.progressive)
+
+        yield begin
 
 
 def _as_loaded(teacher: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> LoadedModel:

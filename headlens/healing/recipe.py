@@ -28,6 +28,7 @@ class Recipe:
     parts: Mapping[str, float]
     max_length: int  # tokens of a text or window
     seed: int
+    progressive: float = 0.0  # share of the steps over which the original's attention fades; converted models only
     train_embeddings: bool = False
     bf16: bool = False  # multiply in bfloat16; weights stay as they are
     save_every: int = 50  # steps between two checkpoints
@@ -38,6 +39,8 @@ class Recipe:
                 raise HealingError(f"Healing needs {name} of at least 1, got {getattr(self, name)}.")
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise HealingError(f"The learning rate must be a positive number, got {self.lr}.")
+        if not 0 <= self.progressive <= 1:
+            raise HealingError(f"progressive is a share of the steps, from 0 to 1; got {self.progressive}.")
         if self.seed < 0:
             raise HealingError(f"The seed must be 0 or more, got {self.seed}.")
         known = get_args(Part)

@@ -37,10 +37,12 @@ def train(
     folder: Path | None,
     checkpoint: Path | None,
     progress: Callable[[int], None],
+    begin: Callable[[int], None] = lambda _step: None,
 ) -> tuple[dict[str, float], ...]:
     """Change those weights of `network` that want gradients; returns what was logged at every step.
 
-    The teacher is in eval mode. No file is left where there is no folder.
+    The teacher is in eval mode. No file is left where there is no folder. `begin` is told the number of every step,
+    from 1 on, before it is taken; `progress` afterwards.
 
     Raises
     ------
@@ -51,7 +53,7 @@ def train(
     """
     with TemporaryDirectory() as empty:
         args = _arguments(recipe, str(folder or empty), folder is not None, network.device)
-        trainer = _Healer(_Healing(network), teacher, losses, batches, args, recipe.bf16, progress)
+        trainer = _Healer(_Healing(network), teacher, losses, batches, args, recipe.bf16, _Progress(begin, progress))
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     return tuple(
         {name: value for name, value in entry.items() if name not in _NOT_TOLD}
@@ -101,9 +103,9 @@ class _Healer(Trainer):
         batches: Batches,
         args: TrainingArguments,
         bf16: bool,
-        progress: Callable[[int], None],
+        progress: TrainerCallback,
     ) -> None:
-        super().__init__(model, args, train_dataset=batches, callbacks=[_Progress(progress)])
+        super().__init__(model, args, train_dataset=batches, callbacks=[progress])
         self.remove_callback(PrinterCallback)
         self.teacher, self.losses, self.batches, self.bf16 = teacher, losses, batches, bf16
         self.last_parts: dict[str, float] = {}
@@ -159,8 +161,11 @@ class _Healer(Trainer):
 
 
 class _Progress(TrainerCallback):
-    def __init__(self, progress: Callable[[int], None]) -> None:
-        self.progress = progress
+    def __init__(self, begin: Callable[[int], None], progress: Callable[[int], None]) -> None:
+        self.begin, self.progress = begin, progress
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.begin(state.global_step + 1)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.progress(state.global_step)

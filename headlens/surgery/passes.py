@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from headlens.errors import CaptureError
 from headlens.positions import with_positions
@@ -45,6 +45,15 @@ def run(model: PreTrainedModel, batch: TokenBatch) -> None:
 
 def real_tokens(model: PreTrainedModel, batch: TokenBatch) -> Bool[Tensor, "batch token"]:
     return batch.attention_mask.to(model.device).bool()
+
+
+def without_caches(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a module was called with, to call it again: a cache holds the keys of the first call, and would get more."""
+
+    def kept(value: Any) -> Any:
+        return None if isinstance(value, Cache) else value
+
+    return tuple(map(kept, args)), {name: kept(value) for name, value in kwargs.items()}
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from headlens.errors import UnsupportedModel
-from headlens.surgery.passes import TokenBatch, projections_seen, real_tokens, run
+from headlens.surgery.passes import TokenBatch, projections_seen, real_tokens, run, without_caches
 from headlens.surgery.present import Layer, layers_of
 
 
@@ -107,18 +107,13 @@ def _start(model: PreTrainedModel, blocks: Sequence[nn.Module], batch: TokenBatc
         stream, *others = args or (kwargs.pop("hidden_states"),)
         if not first:
             first.append(stream)
-        calls.append(_Call(_without_caches(others), dict(zip(kwargs, _without_caches(kwargs.values()), strict=True))))
+        calls.append(_Call(*without_caches(others, kwargs)))
 
     with ExitStack() as stack:
         for block in blocks:
             stack.callback(block.register_forward_pre_hook(before, with_kwargs=True).remove)
         run(model, batch)
     return first[0], calls
-
-
-def _without_caches(values: Iterable[Any]) -> tuple[Any, ...]:
-    """A cache holds the keys of the pass that filled it; called again, a block would add its own to them."""
-    return tuple(None if isinstance(value, Cache) else value for value in values)
 
 
 def _reach(block: nn.Module, layer: Layer, stream: Tensor, call: _Call, mask: Tensor) -> Reach:
