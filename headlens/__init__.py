@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from headlens.capture import capture
     from headlens.collect import collect
     from headlens.comparison import compare
+    from headlens.conversion.kv_heads import KVHeads
+    from headlens.converting import convert
     from headlens.corpora import Corpus, read_corpus, texts
     from headlens.documents import Choice, Document, Mention, Sentence
     from headlens.errors import HeadlensError
@@ -39,6 +41,7 @@ _HOMES = {
     "Document": "documents",
     "HeadPlan": "plan",
     "HeadlensError": "errors",
+    "KVHeads": "conversion.kv_heads",
     "Mention": "documents",
     "MultiHeadAttention": "attention",
     "Profile": "results",
@@ -49,6 +52,7 @@ _HOMES = {
     "check_model": "selfcheck",
     "collect": "collect",
     "compare": "comparison",
+    "convert": "converting",
     "evaluate_models": "evaluating",
     "load_model": "models",
     "load_whole": "models",
@@ -68,6 +72,7 @@ __all__ = [
     "Document",
     "HeadPlan",
     "HeadlensError",
+    "KVHeads",
     "Mention",
     "MultiHeadAttention",
     "Profile",
@@ -79,6 +84,7 @@ __all__ = [
     "check_model",
     "collect",
     "compare",
+    "convert",
     "evaluate_models",
     "load_model",
     "load_whole",

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from headlens.arch import is_causal_model
@@ -84,7 +86,8 @@ def calibrate_to_fit(
 ) -> Calibration:
     """Where much is fitted: what chooses is no part of `fitted`, which has about `tokens` tokens or all that is left.
 
-    At most a quarter of the documents is held out, and at most an eighth chooses. Other arguments are as in
+    At most a quarter of the documents is held out, and at most an eighth chooses; where a document has sentences, each
+    is a text, for what stands behind the first `max_length` tokens of a text is not read. Other arguments are as in
     `calibrate`; CorpusError for fewer than four documents, or too little text to fill a window in each part.
     """
     tokenizer, documents = loaded.require_tokenizer(), _shuffled(corpus, seed, least=4)
@@ -92,23 +95,30 @@ def calibrate_to_fit(
     usual, of_each = (WINDOWS, WINDOW_TOKENS) if windows else (TEXTS, TEXT_TOKENS)
     most, length = texts or usual, min(max_length or of_each, room)
 
-    def size(document: Document) -> int:
-        read = len(tokenizer(document.text, add_special_tokens=not windows, verbose=False)["input_ids"])
-        return read if windows else min(read, length)
+    def texts_of(document: Document) -> list[str]:
+        return [document.text] if windows else _sentences(document)
+
+    def read(document: Document) -> int:
+        """Tokens that are read of it."""
+        ids = tokenizer(texts_of(document), add_special_tokens=not windows, verbose=False)["input_ids"]
+        return sum(len(own) if windows else min(len(own), length) for own in ids)
 
     def batches(own: Sequence[Document], most: int) -> tuple[TextBatch, ...]:
+        every = [text for document in own for text in texts_of(document)]
         if windows:
-            return tuple(token_windows(own, tokenizer, length=length, most=most))
-        return tuple(text_batches(own, tokenizer, max_length=length))
+            return tuple(token_windows(every, tokenizer, length=length, most=most))
+        return tuple(text_batches(every[:most], tokenizer, max_length=length))
+
+    def enough(own: Sequence[Document]) -> Sequence[Document]:
+        return _first(own, read, most * length) if windows else _first(own, lambda one: len(texts_of(one)), most)
 
     parts, rest = [], documents
     for share in (4, 8):
-        room_for = max(1, len(documents) // share)
-        taken = _first(rest[:room_for], size, most * length) if windows else rest[: min(most, room_for)]
+        taken = enough(rest[: max(1, len(documents) // share)])
         parts.append(batches(taken, most))
         rest = rest[len(taken) :]
     held_out, chosen = parts
-    fitted = batches(_first(rest, size, tokens), max(1, tokens // length))
+    fitted = batches(_first(rest, read, tokens), max(1, tokens // length) if windows else tokens)
     counts = [sum(map(len, part)) for part in (chosen, fitted, held_out)]
     facts = _facts("windows" if windows else "texts", counts[0], counts[1], counts[2], length, seed)
     return Calibration(chosen, fitted, held_out, {**facts, "tokens_fitted_on": tokens_of(fitted)})
@@ -150,15 +160,20 @@ def objective_for(
     return masked_token_loss(batches, logits, tokenizer.mask_token_id, special=tokenizer.all_special_ids, seed=seed)
 
 
-@torch.no_grad()
 def judged(network: PreTrainedModel, objective: Objective) -> float:
     """The mean of an objective over its examples, of a network that may be another than the one it was made of."""
-    total = 0.0
+    return float(judged_one_by_one(network, objective).mean())
+
+
+@torch.no_grad()
+def judged_one_by_one(network: PreTrainedModel, objective: Objective) -> Float[Tensor, " example"]:
+    """The same of every example, in float64 on the CPU."""
+    found = torch.zeros(objective.examples, dtype=torch.float64)
     for batch in objective.batches:
         own = batch.to(network.device)
         hidden = network(input_ids=own.input_ids, attention_mask=own.attention_mask).last_hidden_state
-        total += float(objective.values(hidden, own).double().sum())
-    return total / objective.examples
+        found[batch.example] = objective.values(hidden, own).double().cpu()
+    return found
 
 
 def reads_windows(loaded: LoadedModel) -> bool:
@@ -179,6 +194,10 @@ def _shuffled(corpus: Corpus, seed: int, least: int) -> list[Document]:
             f"paragraph)."
         )
     return [documents[place] for place in np.random.default_rng(seed).permutation(len(documents)).tolist()]
+
+
+def _sentences(document: Document) -> list[str]:
+    return [sentence.text for sentence in document.sentences if sentence.text.strip()] or [document.text]
 
 
 def _first(documents: Sequence[Document], size: Callable[[Document], int], enough: int) -> Sequence[Document]:

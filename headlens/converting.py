@@ -18,9 +18,9 @@ from headlens.arms import Arm, measured_before_and_after, speeds_beside
 from headlens.calibration import Calibration, ObjectiveName, calibrate_to_fit, judged, objective_for, tokens_of
 from headlens.conversion.allocate import allocated, predicted
 from headlens.conversion.carriers import converted, in_stock_class
+from headlens.conversion.kv_heads import KVHeads
 from headlens.conversion.recipes import MEAN_POOLING, Recipe, usual_recipe
 from headlens.conversion.weights import check_readable
-from headlens.conversion.wish import Wish
 from headlens.corpora import Corpus
 from headlens.errors import CorpusError, PlanError
 from headlens.evaluation import Difference, Task, evaluate, paired_difference
@@ -90,7 +90,7 @@ class Converted:
 def convert(
     loaded: LoadedModel,
     corpus: Corpus,
-    wish: Wish | int,
+    wish: KVHeads | int,
     *,
     method: str | Recipe = BEST,
     repair: bool | None = None,
@@ -134,7 +134,7 @@ def convert(
     PlanError, CorpusError, UnsupportedModel
         Each with a sentence that says what to do, before any long work.
     """
-    wish = Wish(wish) if isinstance(wish, int) else wish
+    wish = KVHeads(wish) if isinstance(wish, int) else wish
     network = network_of(loaded.model)
     check_readable(network)
     base = present_plan(network)
@@ -209,7 +209,7 @@ def _named(method: str | Recipe, repair: bool | None) -> Recipe | None:
 
 def _spread(
     choosing: Choosing,
-    wish: Wish,
+    wish: KVHeads,
     base: HeadPlan,
     possible: Sequence[Sequence[int]],
     recipe: Recipe | None,

@@ -17,7 +17,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from headlens.calibration import Calibration, calibrate, judged, objective_for, reads_windows
+from headlens.calibration import (
+    Calibration,
+    calibrate,
+    calibrate_to_fit,
+    judged,
+    objective_for,
+    reads_windows,
+    tokens_of,
+)
 from headlens.corpora import Corpus, read_corpus, texts
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.importance.inputs import TextBatch
@@ -195,6 +203,123 @@ def test_encoders_and_models_without_paragraphs_read_texts(name: str) -> None:
 def test_too_little_text_for_a_window_on_both_sides_is_refused() -> None:
     with pytest.raises(CorpusError):
         calibrate(letters(), Corpus(texts(["abc", "def"])), max_length=20)
+
+
+# ------------------------------------------------------------------------------------------------- where much is fitted
+
+
+def parts_of(found: Calibration) -> list[Batches]:
+    return [found.held_out, found.chosen, found.fitted]
+
+
+def counted(batches: Batches) -> int:
+    return sum(map(len, rows(batches)))
+
+
+@pytest.mark.parametrize("texts", [None, 3])
+@pytest.mark.parametrize("tokens", [1, 40, 10_000])
+@pytest.mark.parametrize("seed", [0, 5])
+def test_the_three_parts_share_no_text(texts: int | None, tokens: int, seed: int) -> None:
+    found = calibrate_to_fit(tiny(), own_texts(40), tokens, texts=texts, seed=seed)
+    of_each = [rows(part) for part in parts_of(found)]
+    assert all(of_each)
+    assert len({*of_each[0], *of_each[1], *of_each[2]}) == sum(map(len, of_each))
+    known = {tuple(ids) for ids in tiny().require_tokenizer()([text.text for text in own_texts(40)])["input_ids"]}
+    assert {*of_each[0], *of_each[1], *of_each[2]} <= known
+    if tokens == 10_000:
+        assert {*of_each[0], *of_each[1], *of_each[2]} == known
+
+
+@pytest.mark.parametrize(
+    ("of", "asked", "held_out", "chosen"),
+    [(40, None, 10, 5), (40, 3, 3, 3), (40, 7, 7, 5), (9, None, 2, 1), (5, None, 1, 1), (4, 100, 1, 1), (4, 1, 1, 1)],
+)
+def test_a_quarter_at_most_is_held_out_and_an_eighth_chooses(
+    of: int, asked: int | None, held_out: int, chosen: int
+) -> None:
+    found = calibrate_to_fit(tiny(), own_texts(of), 10_000, texts=asked)
+    sizes = [held_out, chosen, of - held_out - chosen]
+    assert [len(rows(part)) for part in parts_of(found)] == sizes
+    assert [found.facts[name] for name in ("held_out", "chosen_on", "fitted_on")] == sizes
+    assert found.facts["reads"] == "texts"
+
+
+@pytest.mark.parametrize("tokens", [1, 10, 57, 100, 150])
+def test_the_last_text_that_is_fitted_reaches_the_budget(tokens: int) -> None:
+    found = calibrate_to_fit(tiny(), own_texts(40), tokens)
+    longest = max(map(len, rows(found.fitted)))
+    assert tokens <= counted(found.fitted) < tokens + longest
+    assert tokens_of(found.fitted) == found.facts["tokens_fitted_on"] == counted(found.fitted)
+
+
+def test_more_tokens_than_there_are_is_all_that_is_left() -> None:
+    found, everything = calibrate_to_fit(tiny(), own_texts(40), 10_000), own_texts(40)
+    ids = tiny().require_tokenizer()([document.text for document in everything])["input_ids"]
+    assert sum(counted(part) for part in parts_of(found)) == sum(map(len, ids))
+
+
+def test_a_budget_counts_what_is_read_of_a_text() -> None:
+    """Of each text only 5 tokens, two of them special."""
+    corpus = Corpus(texts([" ".join([word] * 50) for word in WORDS]))
+    found = calibrate_to_fit(tiny(), corpus, 11, max_length=5)
+    assert {len(row) for part in parts_of(found) for row in rows(part)} == {5}
+    assert tokens_of(found.fitted) == 15
+
+
+def test_what_chooses_and_judges_does_not_depend_on_the_budget() -> None:
+    few, many = (calibrate_to_fit(tiny(), own_texts(40), tokens) for tokens in (10, 10_000))
+    assert rows(few.held_out) == rows(many.held_out)
+    assert rows(few.chosen) == rows(many.chosen)
+    assert set(rows(few.fitted)) < set(rows(many.fitted))
+
+
+def test_the_same_seed_gives_the_same_parts() -> None:
+    drawn = [
+        [rows(part) for part in parts_of(calibrate_to_fit(tiny(), own_texts(40), 60, seed=seed))] for seed in (3, 3, 4)
+    ]
+    assert drawn[0] == drawn[1]
+    assert all(one != other for one, other in zip(drawn[0], drawn[2], strict=True))
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 different texts"), (1, "1 different text"), (3, "3 different")])
+def test_without_four_texts_nothing_can_be_fitted(count: int, words: str) -> None:
+    with pytest.raises(CorpusError, match=f"corpus has {words}.* give at least four"):
+        calibrate_to_fit(tiny(), Corpus(tuple(own_texts())[:count]), 100)
+
+
+def test_a_text_that_stands_twice_counts_once() -> None:
+    with pytest.raises(CorpusError, match="corpus has 3 different texts"):
+        calibrate_to_fit(tiny(), Corpus([*tuple(own_texts())[:3], *tuple(own_texts())[:3]]), 100)
+
+
+@pytest.mark.parametrize(("asked", "tokens"), [(None, 200), (1, 40), (2, 90)])
+def test_windows_of_the_three_parts_come_from_documents_of_their_own(asked: int | None, tokens: int) -> None:
+    corpus = Corpus(texts([letter * 30 for letter in string.ascii_letters]))
+    found = calibrate_to_fit(letters(), corpus, tokens, texts=asked, max_length=20)
+    assert {len(row) for part in parts_of(found) for row in rows(part)} == {20}
+    of_each = [written_in(letters(), part) for part in parts_of(found)]
+    assert all(of_each)
+    assert len(of_each[0] | of_each[1] | of_each[2]) == sum(map(len, of_each))
+    assert tokens - 20 < counted(found.fitted) <= tokens  # whole windows only
+    assert found.facts["reads"] == "windows"
+    # 6 of 52 documents choose at most: 180 letters and 5 times two line ends are 9 windows
+    chosen = {None: 8, 1: 1, 2: 2}[asked]
+    assert [found.facts[name] for name in ("chosen_on", "held_out")] == [chosen, chosen]
+
+
+def test_documents_that_no_window_of_choice_needs_are_fitted() -> None:
+    corpus = Corpus(texts([letter * 30 for letter in string.ascii_letters]))
+    found = calibrate_to_fit(letters(), corpus, 100_000, texts=1, max_length=20)
+    # one document is held out and one chooses; 50 of 30 letters with 49 times two line ends between them are fitted
+    assert found.facts["fitted_on"] == (50 * 30 + 49 * 2) // 20
+    assert len(written_in(letters(), found.fitted)) == 50
+
+
+def test_small_corpora_of_running_text() -> None:
+    found = calibrate_to_fit(letters(), Corpus(texts([letter * 30 for letter in "abcd"])), 1000, max_length=20)
+    assert [len(rows(part)) for part in parts_of(found)] == [1, 1, 3]
+    with pytest.raises(CorpusError, match="fill no window of 20"):
+        calibrate_to_fit(letters(), Corpus(texts([letter * 10 for letter in "abcd"])), 1000, max_length=20)
 
 
 # ----------------------------------------------------------------------------------------------------------- objectives

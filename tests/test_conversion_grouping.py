@@ -29,7 +29,7 @@ from headlens.conversion.grouping import (
     cheapest_groups,
     check_groups,
     contiguous_groups,
-    expanded,
+    divided,
     pair_cost,
     random_groups,
     similar_groups,
@@ -165,8 +165,8 @@ def test_heads_must_be_in_order_for_grouped_attention() -> None:
 @KINDS
 def test_expansion_is_exact(rotary: Rotary | None) -> None:
     layer = layer_of(rotary, sharing=2)
-    found = expanded(layer)
-    assert found.groups == tuple((head,) for head in range(8))
+    found = divided(layer, len(layer.q))
+    assert found.groups == tuple((head,) for head in layer.order)
     assert len(found.k) == len(found.v) == 8
     inputs = with_ones(drawn(7, 10, seed=5))
     torch.testing.assert_close(output(found, inputs), output(layer, inputs), rtol=0, atol=1e-12)
@@ -174,8 +174,8 @@ def test_expansion_is_exact(rotary: Rotary | None) -> None:
 
 def test_copies_go_round_heads_by_group_not_by_turns() -> None:
     layer = with_contiguous_groups(layer_of(sharing=2))
-    assert torch.equal(expanded(layer).k, layer.k.repeat_interleave(2, dim=0))
-    tiled = replace(expanded(layer), k=layer.k.tile(2, 1, 1), v=layer.v.tile(2, 1, 1))
+    assert torch.equal(divided(layer, len(layer.q)).k, layer.k.repeat_interleave(2, dim=0))
+    tiled = replace(divided(layer, len(layer.q)), k=layer.k.tile(2, 1, 1), v=layer.v.tile(2, 1, 1))
     assert difference(layer, tiled) > 0.1
 
 

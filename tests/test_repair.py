@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +92,17 @@ def weights(model: PreTrainedModel, layer: int) -> tuple[np.ndarray, np.ndarray 
     return weight.detach().numpy(), None if out.bias is None else out.bias.detach().numpy()
 
 
+def output_name(model: PreTrainedModel, layer: int) -> str:
+    out = projection_of(model, attention_layers(model)[layer][0], FAMILIES[model.config.model_type].out)
+    return next(name for name, module in model.named_modules() if module is out)
+
+
+def parts_of(model: PreTrainedModel, layer: int) -> list[str]:
+    """What can be fitted: no weight of a layer without heads, no bias where there is none."""
+    weight, bias = weights(model, layer)
+    return [name for name, part in (("weight", weight), ("bias", bias)) if part is not None and part.size]
+
+
 def stream_errors(model: PreTrainedModel, original: PreTrainedModel, batches: list[Text]) -> list[float]:
     """By layer, the mean squared distance of the streams after attention."""
     errors = []
@@ -100,6 +112,18 @@ def stream_errors(model: PreTrainedModel, original: PreTrainedModel, batches: li
     return errors
 
 
+def ridge_regression(new: Seen, old: Seen, present: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """W_O with the stream of `new` as near to that of `old` as it can be, held to the present one."""
+    inputs, targets = new.context, old.stream + old.output - new.stream
+    if bias is not None:  # a free intercept is a regression of what is centred
+        inputs, targets = inputs - inputs.mean(axis=0), targets - targets.mean(axis=0)
+    if not inputs.size:
+        return present  # a layer without heads
+    # rows that say "stay as you are" make ridge regression an ordinary least squares
+    hold = np.sqrt(RIDGE * np.square(inputs).sum(axis=0).mean()) * np.eye(inputs.shape[1])
+    return np.linalg.lstsq(np.vstack([inputs, hold]), np.vstack([targets, hold @ present]), rcond=None)[0]
+
+
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("family", KNOWN)
 def test_every_layer_is_the_ridge_regression_of_numpy(family: str, filled: bool) -> None:
@@ -107,18 +131,13 @@ def test_every_layer_is_the_ridge_regression_of_numpy(family: str, filled: bool)
     fitted = refit(pruned, original, texts(), ridge=RIDGE)
     for layer in (0, 2):
         new, old = seen(fitted, layer, texts()), seen(original, layer, texts())
-        wanted = old.stream + old.output - new.stream
         present, bias = weights(pruned, layer)
-        inputs, targets = new.context, wanted
-        if bias is not None:  # a free intercept is a regression of what is centred
-            inputs, targets = inputs - inputs.mean(axis=0), targets - targets.mean(axis=0)
-        # rows that say "stay as you are" make ridge regression an ordinary least squares
-        hold = np.sqrt(RIDGE * np.square(inputs).sum(axis=0).mean()) * np.eye(inputs.shape[1])
-        expected = np.linalg.lstsq(np.vstack([inputs, hold]), np.vstack([targets, hold @ present]), rcond=None)[0]
+        expected = ridge_regression(new, old, present, bias)
         weight, found_bias = weights(fitted, layer)
         np.testing.assert_allclose(weight, expected, rtol=0, atol=1e-9)
         if bias is not None:
-            np.testing.assert_allclose(found_bias, wanted.mean(axis=0) - new.context.mean(axis=0) @ expected, atol=1e-9)
+            missing = (old.stream + old.output - new.stream).mean(axis=0) - new.context.mean(axis=0) @ expected
+            np.testing.assert_allclose(found_bias, missing, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", KNOWN)
@@ -136,6 +155,46 @@ def test_a_layer_without_heads_gets_the_mean_of_what_is_missing(family: str) -> 
     new, old = seen(fitted, 1, texts()), seen(original, 1, texts())
     _, bias = weights(fitted, 1)
     np.testing.assert_allclose(bias, (old.stream + old.output - new.stream).mean(axis=0), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layers", [[1], [2, 0], {0}, [0, 1, 2]])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "t5"])
+def test_only_the_layers_that_are_named_are_fitted(family: str, layers: Collection[int]) -> None:
+    """Those to what stands below them as it is: fitted, or left as it was."""
+    pruned, original = pruned_pair(family)
+    fitted = refit(pruned, original, texts(), layers=layers, ridge=RIDGE)
+    before, after = (dict(model.named_parameters()) for model in (pruned, fitted))
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed == {f"{output_name(pruned, layer)}.{part}" for layer in layers for part in parts_of(pruned, layer)}
+    for layer in layers:
+        new, old = seen(fitted, layer, texts()), seen(original, layer, texts())
+        weight, bias = weights(fitted, layer)
+        expected = ridge_regression(new, old, *weights(pruned, layer))
+        np.testing.assert_allclose(weight, expected, rtol=0, atol=1e-9)
+        if bias is not None:
+            missing = (old.stream + old.output - new.stream - new.context @ expected).mean(axis=0)
+            np.testing.assert_allclose(bias, missing, rtol=0, atol=1e-9)
+
+
+def test_no_layer_named_is_a_copy() -> None:
+    pruned, original = pruned_pair("bert")
+    fitted = refit(pruned, original, texts(), layers=[])
+    assert fitted is not pruned
+    assert all(torch.equal(value, pruned.state_dict()[name]) for name, value in fitted.state_dict().items())
+
+
+@pytest.mark.parametrize(("layers", "unknown"), [([0, 3], 3), ([-1], -1), ([1, 99], 99)])
+def test_layers_that_the_model_does_not_have(layers: list[int], unknown: int) -> None:
+    pruned, original = pruned_pair("bert", filled=False)
+    with pytest.raises(PlanError, match=f"BertModel has layers 0 to 2, no layer {unknown} to refit"):
+        refit(pruned, original, texts(), layers=layers)
+
+
+def test_it_says_which_layer_is_fitted() -> None:
+    pruned, original = pruned_pair("bert", filled=False)
+    said: list[str] = []
+    refit(pruned, original, texts(), layers=[2, 1], say=said.append)
+    assert said == ["fitting layer 1", "fitting layer 2"]
 
 
 def test_nothing_removed_is_nothing_to_repair() -> None:

@@ -137,14 +137,14 @@ def convert(
         with progress_bar() as progress:
             with interrupts_held():
                 from headlens.calibration import ObjectiveName
-                from headlens.conversion.wish import Wish
+                from headlens.conversion.kv_heads import KVHeads
                 from headlens.converting import convert
                 from headlens.models import load_whole
                 from headlens.surgery.checkpoint import check_free
 
             check_free(out, overwrite=overwrite)
             check_name(objective, [name for name in get_args(ObjectiveName) if name != "loss"], "--objective")
-            wish, recipe = Wish(counts, share, chosen, by_hand), _recipe(method, grouping, scale)
+            wish, recipe = KVHeads(counts, share, chosen, by_hand), _recipe(method, grouping, scale)
             tasks, corpus = tasks_of(evals), calibration_corpus(calibration, model)
             progress("loading the model", 0, 1)
             loaded = load_whole(model, device=device, dtype=dtype, revision=revision)

@@ -22,7 +22,7 @@ from headlens.conversion.grouping import (
 from headlens.conversion.merging import METHODS, SCALES, discarded_energy, merge
 from headlens.conversion.moments import Moments
 from headlens.conversion.weights import LayerWeights
-from headlens.errors import PlanError
+from headlens.errors import PlanError, UnsupportedModel
 from headlens.plan import Groups
 
 GROUPINGS = ("contiguous", "similar", "cheapest", "random")
@@ -147,8 +147,8 @@ def converted_layers(
         named = None if groups is None else groups[number]
         try:
             found.append(converted_layer(layer, count, recipe, own, groups=named, seed=seed + number))
-        except PlanError as reason:
-            raise PlanError(f"Layer {number}: {reason}") from None
+        except (PlanError, UnsupportedModel) as reason:
+            raise type(reason)(f"Layer {number}: {reason}") from None
     return found
 
 

@@ -46,6 +46,9 @@ class _Call:
 class Walk:
     """The streams of all batches of a text before one block of a model.
 
+    What blocks are given beside the stream is that of the first pass, a bias of positions that the first block of a T5
+    hands on, too.
+
     Raises
     ------
     CaptureError
@@ -68,7 +71,6 @@ class Walk:
             self._masks.append(real_tokens(model, batch))
         self.at = 0  # the block that comes next
 
-    @torch.no_grad()
     def reaches(self) -> Iterator[Reach]:
         """Of the attention layer that comes next, batch by batch; the walk stays where it is."""
         block, layer = self._blocks[self.at], self.layers[self.at]
@@ -116,6 +118,7 @@ def _start(model: PreTrainedModel, blocks: Sequence[nn.Module], batch: TokenBatc
     return first[0], calls
 
 
+@torch.no_grad()
 def _reach(block: nn.Module, layer: Layer, stream: Tensor, call: _Call, mask: Tensor) -> Reach:
     found: list[Tensor] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from headlens.plan import Groups, HeadPlan
 
 
 @dataclass(frozen=True)
-class Wish:
+class KVHeads:
     """One of `kv_heads` and `budget`.
 
     `kv_heads`: of every layer, or one number for each. `budget`: of all layers together, as a number or as a share of
@@ -33,18 +34,20 @@ class Wish:
         """
         if (self.kv_heads is None) == (self.budget is None):
             raise PlanError("Say how many key/value heads a layer shall have, or how many all layers together.")
+        self._check_numbers()
         present = tuple(len(groups) for groups in plan.groups)
         chosen = self._layers(plan)
         if self.budget is None:
             counts = self._named(plan, present, chosen)
             _check(plan, present, counts)
             self._check_groups(present, counts)
-            if counts == present and self.groups is None:
+            if counts == present:
                 raise PlanError(f"Every layer that is named has {_listed(counts)} key/value heads already.")
             return tuple((count,) for count in counts)
         if self.groups is not None:
             raise PlanError("Groups by hand fix the number of key/value heads, so no budget can be spread; use one.")
         self.heads_of_budget(plan)
+        _check(plan, present, [min(own, 1) if layer in chosen else own for layer, own in enumerate(present)])
         return tuple(_divisors(own) if layer in chosen and own else (own,) for layer, own in enumerate(present))
 
     def heads_of_budget(self, plan: HeadPlan) -> int:
@@ -61,6 +64,12 @@ class Wish:
                 f"A budget of {told} cannot be spread: the model has {total}, and its layers need {least} at least."
             )
         return found
+
+    def _check_numbers(self) -> None:
+        numbers = [self.budget] if self.kv_heads is None else self.kv_heads
+        for number in numbers if isinstance(numbers, Sequence) else [numbers]:
+            if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+                raise PlanError(f"Key/value heads are counted by whole numbers or a share; got {number!r}.")
 
     def _layers(self, plan: HeadPlan) -> frozenset[int]:
         chosen = frozenset(range(plan.layers)) if self.layers is None else frozenset(self.layers)
