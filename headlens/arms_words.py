@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headlens.evaluating_words import speed_in_words
 from headlens.numbers import four_digits, number
 
 if TYPE_CHECKING:
     from headlens.arms import Arm
-    from headlens.evaluation import Difference
+
+_MEASURES = {
+    "kl_distortion": "distortion (kl, nats a token)",
+    "cosine_distortion": "distortion (1 - cosine)",
+    "hidden_distortion": "distortion (squared distance over variance)",
+    "next_token_loss": "next token loss (nats a token)",
+    "masked_token_loss": "masked token loss (nats a token)",
+}
 
 
-def rows_of(arms: Sequence[Arm], order: Sequence[str], names: Mapping[str, str]) -> list[list[str]]:
+def measure_in_words(objective: str) -> str:
+    """What models are judged by on held-out text, with its unit; an objective that is not known is a distortion."""
+    return _MEASURES.get(objective, "distortion")
+
+
+def rows_of(
+    arms: Sequence[Arm], order: Sequence[str], names: Mapping[str, str], objective: str = ""
+) -> list[list[str]]:
     """A heading, and a row for every name of `order` that there is, several draws in one."""
-    rows = [["", "distortion", *(result.task for result in arms[0].results)]]
+    measures = [f"{result.task}, {result.metric}" for result in arms[0].results]
+    rows = [["", measure_in_words(objective), *measures]]
     for name in order:
         group = [arm for arm in arms if arm.name == name]
         if group:
@@ -31,16 +47,6 @@ def spread(values: Sequence[float]) -> str:
     return f"{four_digits(sum(values) / len(values))} ({four_digits(min(values))} to {four_digits(max(values))})"
 
 
-def told(difference: Difference, other: str) -> str:
-    """A difference with its interval, and what it says."""
-    reach = f"[{difference.low:+.4f}, {difference.high:+.4f}]"
-    verdict = "worse" if difference.is_worse else "better" if difference.is_better else "no difference beyond chance"
-    return f"{difference.task}, less {_THE.get(other, other)}: {difference.value:+.4f} {reach}: {verdict}"
-
-
-_THE = {"original": "the original"}
-
-
 def size_lines(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Parameters, and bytes of the cache, as they are and as they were."""
     for name in ("parameters", "parameters of attention"):
@@ -52,8 +58,4 @@ def size_lines(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def speed_lines(speeds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One a workload."""
-    for speed in speeds:
-        yield (
-            f"{speed['workload']}: {speed['ratio']:.2f} times as fast as the original "
-            f"({speed['low']:.2f} to {speed['high']:.2f}; {speed['median']:.0f} {speed['unit']})"
-        )
+    yield from (speed_in_words(speed, "the original") for speed in speeds)

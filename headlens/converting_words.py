@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headlens.arms_words import rows_of, size_lines, speed_lines, told
+from headlens.arms_words import rows_of, size_lines, speed_lines
+from headlens.evaluating_words import difference_line
 from headlens.numbers import aligned, four_digits
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ def lines_of(result: Converted) -> Iterator[str]:
             f"{four_digits(budget['sum_of_layers'])} together, all at once "
             f"{four_digits(budget['whole'])} (before any repair)"
         )
-    yield from aligned(rows_of(result.arms, _ORDER, _NAMES))
+    yield from aligned(rows_of(result.arms, _ORDER, _NAMES, result.objective))
     for other in ("original", "mean pooling"):
         if any(arm.name == other for arm in result.arms):
-            yield from (told(difference, other) for difference in result.differences(other))
+            yield from (difference_line(difference, other) for difference in result.differences(other))
     yield from size_lines(result.facts["measured"])
     yield from speed_lines(result.facts["speed"])
     yield from (f"Warning: {warning}" for warning in result.warnings)

@@ -79,6 +79,11 @@ class Evaluation:
     hints: tuple[str, ...] = ()  # what could be asked next
     facts: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        tasks = ", ".join(result.task for result in self.models[0].results) or "no task"
+        against = "" if self.against is None else f", held against {self.against}"
+        return f"<Evaluation of {', '.join(model.name for model in self.models)}: {tasks}{against}>"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; what is no number, as intervals over a single item, becomes None."""
         found = {
@@ -211,10 +216,9 @@ class _Asking:
         facts = {key: value for key, value in loaded.provenance.items() if key != "name"}
         sizes, cache = sizes_of(loaded.model)
         folder, disk = _on_disk(loaded)
-        notes = tuple(f"{result.task}: {note}" for result in results for note in result.notes)
-        return Answered(
-            loaded.name, facts, tuple(results), harness, sizes, disk, cache, _pruned_from(folder), notes=notes
-        )
+        pruned_from, damage = _pruned_from(folder)
+        notes = (*damage, *(f"{result.task}: {note}" for result in results for note in result.notes))
+        return Answered(loaded.name, facts, tuple(results), harness, sizes, disk, cache, pruned_from, notes=notes)
 
 
 def _on_disk(loaded: LoadedModel) -> tuple[Path, DiskBytes]:
@@ -227,13 +231,14 @@ def _on_disk(loaded: LoadedModel) -> tuple[Path, DiskBytes]:
     return checkpoint.folder, DiskBytes(size, size)
 
 
-def _pruned_from(folder: Path) -> str | None:
+def _pruned_from(folder: Path) -> tuple[str | None, tuple[str, ...]]:
+    """The name of the original; and a note where a manifest is there that cannot be read."""
     if not has_manifest(folder):
-        return None
+        return None, ()
     try:
-        return source_of(read_manifest(folder))
-    except OutputError:  # the model was loaded all the same; only who made it is not known
-        return None
+        return source_of(read_manifest(folder)), ()
+    except OutputError as reason:  # the model was loaded all the same
+        return None, (f"{reason} So it is not known what this model was pruned from.",)
 
 
 def _held_against(one: Answered, other: Answered, seed: int) -> dict[str, Any]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from headlens.numbers import aligned, amount
 
 if TYPE_CHECKING:
     from headlens.evaluating import Answered, Evaluation
     from headlens.evaluation import Difference
-    from headlens.measure import Speed
 
 
 def lines_of(found: Evaluation) -> Iterator[str]:
@@ -23,7 +22,7 @@ def lines_of(found: Evaluation) -> Iterator[str]:
     yield ""
     yield from aligned(list(_size_rows(found)))
     for model in found.models:
-        yield from (f"{model.name}: {speed_in_words(speed, found.against or '')}" for speed in model.speeds)
+        yield from (f"{model.name}: {speed_in_words(speed.to_dict(), found.against or '')}" for speed in model.speeds)
     yield from dict.fromkeys(f"Note: {note}" for model in found.models for note in model.notes)
     yield from found.hints
 
@@ -32,22 +31,35 @@ def difference_in_words(difference: Difference) -> str:
     """ "lower by 0.0381 (0.0157 to 0.0657), worse"; or that nothing is beyond chance, which is not that nothing is."""
     value, low, high = difference.value, difference.low, difference.high
     if math.isnan(low) or math.isnan(high):
-        return f"{_signed(value)}, and no interval to tell it from chance"
+        return f"{signed(value)}, and no interval to tell it from chance"
     if value == low == high == 0:
         return "the same"
     if not (difference.is_better or difference.is_worse):
-        return f"no difference beyond chance ({_signed(value)}, {_signed(low)} to {_signed(high)})"
+        return f"no difference beyond chance ({signed(value)}, {signed(low)} to {signed(high)})"
     direction, verdict = ("higher" if value > 0 else "lower"), ("better" if difference.is_better else "worse")
     near, far = sorted((abs(low), abs(high)))
     return f"{direction} by {figure(abs(value))} ({figure(near)} to {figure(far)}), {verdict}"
 
 
-def speed_in_words(speed: Speed, other: str) -> str:
-    """How many times as fast, over rounds in which both took turns: the median and the quartiles."""
-    return (
-        f"{speed.workload}: {speed.ratio:.2f} times as fast as {other} ({speed.low:.2f} to {speed.high:.2f}; "
-        f"{speed.median:.0f} {speed.workload.unit})"
-    )
+def difference_line(difference: Difference, other: str) -> str:
+    """What was asked, and how far it lies from `other`."""
+    return f"{difference.task}, {difference.metric}, less {_THE.get(other, other)}: {difference_in_words(difference)}"
+
+
+_THE = {"original": "the original"}
+
+
+def speed_in_words(speed: Mapping[str, Any], other: str) -> str:
+    """How many times as fast, over rounds in which both took turns, as `measure.Speed.to_dict` tells it.
+
+    Where one lies between the quartiles, at least a quarter of the rounds say faster and a quarter slower.
+    """
+    ratio = f"{speed['ratio']:.2f} times as fast as {other}"
+    reach = f"quartiles of {amount(speed['rounds'], 'paired run')} {speed['low']:.2f} to {speed['high']:.2f}"
+    rate = f"{speed['median']:.0f} {speed['unit']}"
+    if speed["low"] <= 1 <= speed["high"]:
+        return f"{speed['workload']}: no difference beyond noise ({ratio}, {reach}; {rate})"
+    return f"{speed['workload']}: {ratio} ({reach}; {rate})"
 
 
 def figure(value: float) -> str:
@@ -58,7 +70,7 @@ def figure(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
     return figure(value) if value < 0 else f"+{figure(value)}"
 
 
@@ -68,18 +80,20 @@ def _signed(value: float) -> str:
 def _task_rows(found: Evaluation) -> Iterator[Sequence[str]]:
     """Of every task the metric that it is named for, and another one where only that can be compared."""
     compared = [] if found.against is None else [f"less {found.against}"]
-    yield ["task", "items", "model", "value", "95% interval", *compared]
+    yield ["task", "asked", "model", "value", "95% interval", *compared]
     for place, task in enumerate(found.models[0].results):
         differences = [model.differences[place] if model.differences else None for model in found.models]
         for metric in dict.fromkeys([task.metric, *(one.metric for one in differences if one is not None)]):
-            label = [f"{task.task}, {metric}", f"{len(task.items):,}"]
+            label, told = f"{task.task}, {metric}", ""
             for model, difference in zip(found.models, differences, strict=True):
                 own = model.results[place].figure(metric)
                 reach = "none" if math.isnan(own.low) else f"{figure(own.low)} to {figure(own.high)}"
                 is_told = difference is not None and difference.metric == metric
                 words = difference_in_words(difference) if difference is not None and is_told else ""
-                yield [*label, model.name, figure(own.value), reach, *([words] if compared else [])]
-                label = ["", ""]
+                extent = model.results[place].extent(metric)  # with other tokenizers of fewer words, or more
+                asked = "" if extent == told else extent
+                yield [label, asked, model.name, figure(own.value), reach, *([words] if compared else [])]
+                label, told = "", extent
 
 
 def _harness_rows(models: Sequence[Answered]) -> Iterator[Sequence[str]]:

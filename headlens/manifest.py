@@ -12,7 +12,11 @@ from headlens.errors import OutputError
 from headlens.files import printable
 
 MANIFEST = "headlens.json"
-SCHEMAS = {"pruned": "headlens.pruned/1", "masked": "headlens.masked/1"}
+SCHEMAS = {
+    "pruned": "headlens.pruned/1",
+    "masked": "headlens.masked/1",
+    "converted": "headlens.converted/1",  # no head is gone, and key/value heads are others than they were
+}
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -22,7 +26,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except OSError as reason:
         raise OutputError(
-            f"{printable(file)} cannot be read ({reason.strerror}); give a folder that `headlens prune` wrote."
+            f"{printable(file)} cannot be read ({reason.strerror}); give a folder that `headlens "
+            f"prune` or `headlens convert` wrote."
         ) from None
     except (ValueError, RecursionError) as reason:
         raise OutputError(f"{printable(file)} is not JSON: {reason}.") from None
@@ -64,13 +69,15 @@ def surgery_facts(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "kind": kinds.get(str(manifest.get("schema"))),
         "source": manifest.get("source"),
         "method": asked,
+        **{name: manifest[name] for name in _KV_HEADS if name in manifest},
         "measured": manifest.get("measured") or {},
         "speed": [dict(one) for one in _mappings(manifest.get("speed"))],
         "arms": [_arm(one) for one in _mappings(manifest.get("arms"))],
     }
 
 
-_METHOD = ("ranked_by", "objective", "fill", "repair")
+_METHOD = ("ranked_by", "merged_by", "grouping", "scale", "objective", "fill", "repair", "budget", "healed_steps")
+_KV_HEADS = ("kv_heads", "kv_heads_of_original")  # by layer, and of each layer
 
 
 def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +86,8 @@ def _arm(arm: Mapping[str, Any]) -> dict[str, Any]:
         for task in _mappings(arm.get("tasks"))
         for figure in list(_mappings(task.get("figures")))[:1]  # the first is what the task is about
     }
-    return {name: arm.get(name) for name in ("name", "draw", "heads", "distortion")} | {"tasks": figures}
+    counts = {"kv_heads": arm["kv_heads"]} if "kv_heads" in arm else {}
+    return {name: arm.get(name) for name in ("name", "draw", "heads", "distortion")} | counts | {"tasks": figures}
 
 
 def _mappings(listed: object) -> Iterator[Mapping[str, Any]]:

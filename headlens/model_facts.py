@@ -40,7 +40,7 @@ def facts_of(model: PreTrainedModel) -> dict[str, Any]:
     """What a model says of itself, as plain values: family, class, sizes, dtype.
 
     Sizes are those of the original model. Of a pruned one `heads_kept` counts the heads that are there, and `plan`
-    says which.
+    says which; of a converted one `plan` says which share keys and values.
     """
     return {
         "family": family_of(model),
@@ -55,7 +55,9 @@ def facts_of(model: PreTrainedModel) -> dict[str, Any]:
 
 def _pruned_facts(model: PreTrainedModel) -> dict[str, Any]:
     plan = plan_of(model.config)
-    return {} if plan is None or not plan.removed else {"heads_kept": plan.n_kept, "plan": plan.to_dict()}
+    if plan is None or plan.is_full:
+        return {}
+    return {**({"heads_kept": plan.n_kept} if plan.removed else {}), "plan": plan.to_dict()}
 
 
 def _digest(files: list[Path]) -> str:

@@ -15,18 +15,28 @@ from typing import Any, Literal, get_args
 import numpy as np
 from transformers import PreTrainedModel
 
-from headlens.arch import attention_sites
+from headlens.arch import attention_sites, is_causal_model
 from headlens.arms import Arm, measured_before_and_after, speeds_beside
 from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
 from headlens.corpora import Corpus
-from headlens.errors import PlanError
-from headlens.evaluation import Difference, Task, evaluate, paired_difference
+from headlens.errors import CorpusError, PlanError, UnsupportedModel
+from headlens.evaluation import (
+    Difference,
+    Repeat,
+    Task,
+    TaskResult,
+    difference_to_mean,
+    evaluate,
+    paired_difference,
+    read_task,
+)
 from headlens.importance.inputs import TextBatch
 from headlens.importance.methods import Setting, check_methods, ranked
 from headlens.importance.objectives import Objective
 from headlens.importance.result import Floats, Importance
 from headlens.measure import parameters, sizes_before_and_after
 from headlens.models import LoadedModel, network_of
+from headlens.numbers import amount
 from headlens.plan import Head, HeadPlan
 from headlens.plans import Unit, drawn_like, lowest
 from headlens.provenance import circumstances, corpus_facts, source_facts
@@ -35,6 +45,7 @@ from headlens.surgery.checkpoint import save_pruned
 
 SEARCHED = 30_000_000  # parameters of layers up to which heads are searched by default: it takes some minutes
 RANDOM_DRAWS = 5
+COPYING = "repeat:8"  # asked of every decoder: perplexity on text hardly shows that copying was lost
 
 Fill = Literal["mean", "zero"]
 Progress = Callable[[str, int, int], None]
@@ -51,6 +62,14 @@ class Pruned:
     objective: str
     arms: tuple[Arm, ...]
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        kept, total = self.plan.n_kept, self.plan.layers * self.plan.heads
+        measure, (arm, *_) = self.objective.replace("_", " "), self.arms
+        return (
+            f"<Pruned {self.original.name}: {arm.name}, {kept} of {total} heads kept, {measure} {arm.distortion:.4f}, "
+            f"held against {amount(len(self.arms) - 1, 'other')}>"
+        )
 
     @property
     def loaded(self) -> LoadedModel:
@@ -70,6 +89,15 @@ class Pruned:
         kept = self.arms[0]
         pairs = zip(kept.results, self.arm("original").results, strict=True)
         return tuple(paired_difference(one, other) for one, other in pairs)
+
+    def differences_to_random(self, name: str = "random") -> tuple[Difference, ...]:
+        """Of every task, the model that is kept less the mean over draws of `name`: whether the choice paid.
+
+        Paired over items; see `evaluation.difference_to_mean`.
+        """
+        draws = [arm.results for arm in self.random(name)]
+        drawn = zip(self.arms[0].results, *draws, strict=True)
+        return tuple(difference_to_mean(own, others) for own, *others in drawn)
 
     def save(self, folder: str | os.PathLike[str], *, self_contained: bool = False, overwrite: bool = False) -> Path:
         """The checkpoint, with plan, manifest, model card and tokenizer; see `surgery.checkpoint.save_pruned`."""
@@ -107,8 +135,14 @@ class Wish:
         )
 
     def count(self, base: HeadPlan) -> int:
-        """How many heads go, whatever their ranking."""
-        return base.n_kept - self.plan(np.zeros((base.layers, base.heads)), base).n_kept
+        """How many heads go, whatever their ranking. PlanError for a share to keep that comes to no head."""
+        left = self.plan(np.zeros((base.layers, base.heads)), base).n_kept
+        if isinstance(self.keep, float) and self.keep > 0 and not left:
+            total = base.layers * base.heads
+            raise PlanError(
+                f"A share of {self.keep:g} comes to none of {total} heads; keep more, or remove all of them."
+            )
+        return base.n_kept - left
 
 
 def prune(
@@ -158,7 +192,8 @@ def prune(
         First give every head keys and values of its own (grouped models), so that single heads can go; what the model
         is held against stays as it was.
     tasks
-        What the models are asked, beside the distortion.
+        What the models are asked, beside the distortion. Decoders that have the room are asked COPYING, too, unless a
+        task of that kind is among these.
     draws
         Random plans of each kind that the pruned model is held against.
     speed
@@ -194,7 +229,9 @@ def prune(
     means = mean_contexts(network, calibration.fitted) if fill == "mean" else None
     held_out = objective_for(loaded, calibration.held_out, objective, seed=seed)
     progress("measuring: original", 0, 1)  # before a search that takes minutes: not every model can be asked everything
-    answers = tuple(evaluate(original, task) for task in tasks)
+    answers = [evaluate(original, task) for task in tasks]
+    if copying := _copying(original, tasks):
+        tasks, answers = [*tasks, copying[0]], [*answers, copying[1]]
     importance, plan = None, wish
     if isinstance(wish, Wish):
         chosen = objective_for(loaded, calibration.chosen, objective, seed=seed)
@@ -213,9 +250,11 @@ def prune(
         masked,
         progress,
         of=2 + repair + (2 * draws + 1),
-        original=Arm("original", base, judged(network, held_out), answers),
+        original=Arm("original", base, judged(network, held_out), tuple(answers)),
     )
     model = arms.compare(plan, base, draws, seed)
+    if speed:
+        progress("measuring: speed", 0, 1)
     facts = {
         **circumstances(loaded.name, corpus, seed, caller="headlens.pruning.prune"),
         "source": source_facts(loaded),
@@ -273,6 +312,20 @@ def rank(
         say=lambda what: progress(what, 0, 1),
     )
     return ranked(method, setting)
+
+
+def _copying(original: LoadedModel, tasks: Sequence[Task]) -> tuple[Task, TaskResult] | None:
+    """The task COPYING and what the original says, of decoders with a vocabulary head; None where it was asked already,
+    or cannot be."""
+    if any(isinstance(task, Repeat) for task in tasks) or not is_causal_model(network_of(original.model)):
+        return None
+    if original.model.get_output_embeddings() is None:
+        return None
+    task = read_task(COPYING)
+    try:
+        return task, evaluate(original, task)
+    except (CorpusError, UnsupportedModel):  # too short for two copies, or no tokens to draw
+        return None
 
 
 def _nothing_to_do(base: HeadPlan, *, by_number: bool) -> str:

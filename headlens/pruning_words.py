@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headlens.arms_words import rows_of, size_lines, speed_lines, told
+from headlens.arms_words import rows_of, size_lines, speed_lines
+from headlens.evaluating_words import difference_line, signed
 from headlens.numbers import aligned, amount
 
 if TYPE_CHECKING:
@@ -25,7 +26,29 @@ def lines_of(result: Pruned) -> Iterator[str]:
         f"({method['ranked_by']}, judged by {result.objective.replace('_', ' ')})"
     )
     yield f"Heads by layer: {' '.join(str(len(layer)) for layer in result.plan.kept)}"
-    yield from aligned(rows_of(result.arms, _ORDER, _NAMES))
-    yield from (told(difference, "original") for difference in result.differences())
+    yield from aligned(rows_of(result.arms, _ORDER, _NAMES, result.objective))
+    yield from (difference_line(difference, "original") for difference in result.differences())
+    for name, words in _NAMES.items():
+        yield from _beside_random(result, name, words)
     yield from size_lines(result.facts["measured"])
     yield from speed_lines(result.facts["speed"])
+    yield from _notes(result)
+
+
+def _beside_random(result: Pruned, name: str, words: str) -> Iterator[str]:
+    """Whether the choice paid: the interval is over items, and how far the draws lie apart stands behind it."""
+    draws = result.random(name)
+    for place, difference in enumerate(result.differences_to_random(name)):
+        line = difference_line(difference, words if len(draws) == 1 else f"{words} (mean of {len(draws)})")
+        own = [result.arms[0].results[place].value - draw.results[place].value for draw in draws]
+        yield line if len(draws) == 1 else f"{line}; draw by draw {signed(min(own))} to {signed(max(own))}"
+
+
+def _notes(result: Pruned) -> Iterator[str]:
+    """Those of the tasks: what holds of the original once, and what only the model that is kept has."""
+    of_original, own = (
+        [f"{one.task}: {note}" for one in arm.results for note in one.notes]
+        for arm in (result.arm("original"), result.arms[0])
+    )
+    yield from dict.fromkeys(f"Note: {note}" for note in of_original)
+    yield from dict.fromkeys(f"Note ({result.arms[0].name}): {note}" for note in own if note not in of_original)

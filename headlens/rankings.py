@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ from headlens.importance.methods import METHODS, Setting, check_methods, ranked
 from headlens.importance.result import Importance, Reliability, agreement
 from headlens.importance.units import Kind
 from headlens.models import LoadedModel, network_of
+from headlens.numbers import aligned, amount
+from headlens.plan import Head
 from headlens.provenance import circumstances, corpus_facts
 from headlens.scores import ScoreTable, head_name
 from headlens.spreadsheets import csv_writer
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 SCHEMA_VERSION = "headlens.importance/1"
+MOST_DECIMALS = 6  # of a value in a terminal; smaller ones are written with an exponent
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +59,11 @@ class Rankings:
     by_method: dict[str, Ranking]
     refused: dict[str, str]  # methods that this model or objective cannot be asked by, with the reason
     facts: dict[str, Any]
+
+    def __repr__(self) -> str:
+        heads = max((len(ranking.order) for ranking in self.by_method.values()), default=0)
+        name = self.facts.get("model", {}).get("name", "a model")
+        return f"<Rankings of {amount(heads, 'head')} of {name}: {', '.join(self.by_method)}>"
 
     @property
     def table(self) -> ScoreTable:
@@ -152,24 +162,46 @@ def rank_by(
 
 
 def lines_of(rankings: Rankings, *, ends: int = 4) -> Iterator[str]:
-    """What was found, for a terminal."""
-    yield f"Judged by {rankings.facts['objective'].replace('_', ' ')}; heads from the least important on:"
-    width = max(map(len, [*rankings.by_method, *rankings.refused]))
+    """What was found, for a terminal: of each method both ends of its order, with values and 95% intervals."""
     for name, ranking in rankings.by_method.items():
-        order = [head_name(*head) for head in ranking.order]
         halves = ranking.reliability.halves
         told = f"halves agree {halves:.2f}" if halves == halves else "no single texts to halve"
-        yield (
-            f"{name.ljust(width)}  {' '.join(order[:ends])} ... {' '.join(order[-ends:])}  "
-            f"({told}, {ranking.seconds:.1f} s)"
-        )
+        meaning = ranking.importance.meaning or f"{METHODS[name].help}; larger matters more."
+        yield f"{name}: {meaning} ({told}, {ranking.seconds:.1f} s)"
+        yield from (f"  {line}" for line in aligned(_ends(ranking, ends)))
     for name, reason in rankings.refused.items():
-        yield f"{name.ljust(width)}  left out: {reason}"
+        yield f"{name}  left out: {reason}"
     if len(rankings.by_method) > 1:
         yield "Agreement (Spearman's rho, 95% interval over texts):"
         for row in rankings.agreement.to_dict("records"):
             reach = f" [{row['low']:.2f}, {row['high']:.2f}]" if row["low"] == row["low"] else ""
             yield f"  {row['first']} ~ {row['second']}: {row['spearman']:.2f}{reach}"
+
+
+def _ends(ranking: Ranking, ends: int) -> list[list[str]]:
+    """The least and the most important heads side by side, each from the outermost on; never a head twice."""
+    order = ranking.order
+    least = order[: min(ends, (len(order) + 1) // 2)]
+    most = order[::-1][: min(ends, len(order) // 2)]
+    low, high = ranking.importance.intervals()
+    told = [
+        [_cell(head, *(float(one[head]) for one in (ranking.importance.values, low, high))) for head in heads]
+        for heads in (least, most)
+    ]
+    rows = zip_longest(*told, fillvalue="")
+    return [["the least", "the most"], *map(list, rows)]
+
+
+def _cell(head: Head, *figures: float) -> str:
+    """`L1H2 0.0123 [0.0101, 0.0149]`: value and interval, three digits of the largest; NaN is no interval."""
+    value, low, high = figures
+    largest = max(abs(figure) for figure in figures if not math.isnan(figure))
+    digits = 2 - math.floor(math.log10(largest)) if largest else 0
+    written = "{:.2e}" if digits > MOST_DECIMALS else f"{{:.{max(digits, 0)}f}}"
+    told = written.format(value) if not value.is_integer() else f"{value:.0f}"
+    return f"{head_name(*head)} {told}" + (
+        "" if math.isnan(low) else f" [{written.format(low)}, {written.format(high)}]"
+    )
 
 
 def _or_none(value: float) -> float | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from headlens.arms_words import measure_in_words
 from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
 from headlens.corpora import Corpus
 from headlens.errors import PlanError
@@ -24,7 +25,8 @@ from headlens.files import Write, write_together
 from headlens.importance.methods import Setting, check_methods, check_objective, ranked
 from headlens.importance.units import Kind
 from headlens.models import LoadedModel, network_of
-from headlens.plan import HeadPlan
+from headlens.numbers import aligned, amount, four_digits, number
+from headlens.plan import Head, HeadPlan
 from headlens.plans import drawn_like, lowest
 from headlens.provenance import circumstances, corpus_facts
 from headlens.roles import Roles
@@ -39,6 +41,7 @@ SCHEMA_VERSION = "headlens.sweep/1"
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of heads removed
 RANDOM = "random"  # the band: drawn anew for every point
 DRAWS = 5
+TOLD_SHARES = (0.25, 0.5, 0.75)  # removed, at which survival is told in a terminal
 
 _OWN = re.compile(r"survival\.csv|(?:sweep-\d+|survival-\w+)\.(?:svg|png)")  # what `save` may write beside the rest
 
@@ -64,6 +67,12 @@ class Sweep:
     points: tuple[Point, ...]
     roles: Roles | None
     facts: dict[str, Any]
+
+    def __repr__(self) -> str:
+        methods = dict.fromkeys(point.method for point in self.points[1:])
+        whole = self.points[0].plan
+        heads = f"{amount(whole.n_kept, 'head')} of {self.facts.get('model', {}).get('name', 'a model')}"
+        return f"<Sweep over {heads}: {amount(len(self.points), 'point')}, {', '.join(methods)}>"
 
     def to_frame(self) -> pd.DataFrame:
         """One row a point and quantity: method, draw, removed, kept, quantity, value."""
@@ -93,9 +102,7 @@ class Sweep:
         import pandas as pd
 
         columns = ["method", "removed", "role", "heads", "left"]
-        held: dict[str, set[tuple[int, int]]] = {}
-        for one in self.roles or ():
-            held.setdefault(one.role.id, set()).add((one.layer, one.head))
+        held = self._held()
         rows = [
             [point.method, point.removed, role, len(heads), len(heads & set(point.plan))]
             for point in self.points
@@ -103,6 +110,13 @@ class Sweep:
             for role, heads in held.items()
         ]
         return pd.DataFrame(rows, columns=columns)
+
+    def _held(self) -> dict[str, set[Head]]:
+        """By the id of each role, the heads that have it."""
+        held: dict[str, set[Head]] = {}
+        for one in self.roles or ():
+            held.setdefault(one.role.id, set()).add((one.layer, one.head))
+        return held
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """sweep.csv, survival.csv (where roles were given), sweep.json, and pictures of both as SVG and PNG.
@@ -224,10 +238,73 @@ def sweep(
         "objective": held_out.name,
         "methods": list(methods),
         "shares": list(plans),
+        "shares_left_out": [share for share in dict.fromkeys(shares) if share not in plans],
         "unit": unit,
         "draws": draws,
     }
     return Sweep(tuple(points), roles, facts)
+
+
+def lines_of(found: Sweep) -> Iterator[str]:
+    """For a terminal: every quantity by heads removed, and how many heads of each role are left at some points."""
+    if left_out := found.facts.get("shares_left_out"):
+        shares = ", ".join(f"{share:g}" for share in left_out)
+        yield f"Left out, as they come to no other number of heads: shares {shares}."
+    removed = sorted({point.removed for point in found.points})
+    for quantity in ("distortion", *found.points[0].tasks):
+        words = measure_in_words(found.facts.get("objective", "")) if quantity == "distortion" else quantity
+        yield f"{words}, by heads removed (of random draws the median and the range):"
+        yield from aligned(
+            [["", *map(str, removed)], *([name, *row] for name, row in _quantity_rows(found, quantity, removed))]
+        )
+    if held := found._held():
+        yield "Heads of each role that are left, by heads removed (of random draws the median and the range):"
+        yield from aligned(list(_survival_rows(found, held)))
+
+
+def _quantity_rows(found: Sweep, quantity: str, removed: Sequence[int]) -> Iterator[tuple[str, list[str]]]:
+    for name, points in _by_row(found.points).items():
+        values = {
+            count: [
+                point.distortion if quantity == "distortion" else point.tasks[quantity]
+                for point in points
+                if point.removed == count
+            ]
+            for count in removed
+        }
+        yield name, [_middle(values[count], four_digits) for count in removed]
+
+
+def _survival_rows(found: Sweep, held: Mapping[str, set[Head]]) -> Iterator[list[str]]:
+    """A row a role and ranking, at the points nearest to TOLD_SHARES of the heads that were there."""
+    total = found.points[0].plan.layers * found.points[0].plan.heads
+    there = {point.removed for point in found.points[1:]}
+    counts = sorted({min(there, key=lambda count: (abs(count - share * total), count)) for share in TOLD_SHARES})
+    columns = [f"{count} ({number(count / total, 'share', digits=2)})" for count in counts]
+    yield ["role", "ranked by", "of", *columns]
+    for role, heads in held.items():
+        label = [role.replace("_", " "), str(len(heads))]
+        for name, points in _by_row(found.points[1:]).items():
+            left = [[float(len(heads & set(one.plan))) for one in points if one.removed == count] for count in counts]
+            yield [label[0], name, label[1], *(_middle(values, "{:g}".format) for values in left)]
+            label = ["", ""]
+
+
+def _by_row(points: Sequence[Point]) -> dict[str, list[Point]]:
+    """Points of each ranking, and those of all random draws, which "random" as a ranking is none of."""
+    rows: dict[str, list[Point]] = {}
+    draws = 1 + max((point.draw for point in points if point.draw is not None), default=0)
+    for point in points:
+        name = point.method if point.draw is None else amount(draws, "random draw")
+        rows.setdefault(name, []).append(point)
+    return rows
+
+
+def _middle(values: Sequence[float], written: Callable[[float], str]) -> str:
+    """The median of several values and where they lie; nothing of none."""
+    if len(values) < 2:
+        return "".join(map(written, values))
+    return f"{written(float(np.median(values)))} ({written(min(values))} to {written(max(values))})"
 
 
 def _random_plans(base: HeadPlan, shares: Sequence[float], unit: Kind, seed: int) -> dict[float, HeadPlan]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,7 +104,11 @@ def test_importance_follows_every_option(monkeypatch: pytest.MonkeyPatch, llama:
     assert told["methods"]["random"]["facts"] == {"seed": 3}
     assert len(told["methods"]["greedy"]["order"]) == LAYERS * HEADS
     order = told["methods"]["greedy"]["order"]
-    assert f"greedy  {' '.join(order[:4])} ... {' '.join(order[-4:])}" in said
+    lines = said.splitlines()
+    (start,) = (place for place, line in enumerate(lines) if line.startswith("greedy: When the head goes, "))
+    assert [line.split()[::2] for line in lines[start + 2 : start + 6]] == [
+        [least, most] for least, most in zip(order[:4], order[:-5:-1], strict=True)
+    ]
     assert f"Tables: {tmp_path}" in said
 
 
@@ -155,7 +160,7 @@ def test_prune_follows_every_option(monkeypatch: pytest.MonkeyPatch, llama: Path
         *("random, same layers", "random") * 2,
         "no heads",
     ]
-    assert all(len(arm["tasks"]) == 1 for arm in told["arms"])
+    assert all([task["task"] for task in arm["tasks"]] == ["grammar:30", "repeat:8"] for arm in told["arms"])
     assert any(name.startswith("grammar:30") for name in told["measured"])
     assert told["speed"] == []
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float64"
@@ -278,7 +283,8 @@ def test_sweep_follows_every_option(
     assert sorted({*frame["removed"]}) == [0, 4, 6]  # a quarter of 12 heads is 3, and they go by two
     survival = pd.read_csv(tmp_path / "out" / "survival.csv")
     assert {"previous_token", "next_token"} <= {*survival["role"]}
-    assert "distortion, by heads removed (random: median of 2):" in said
+    assert "distortion (squared distance over variance), by heads removed (of random draws the median" in said
+    assert re.search(r"^previous token +norm +\d", said, re.MULTILINE)
     assert f"Tables and pictures: {tmp_path / 'out'}" in said
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".csv", ".json", ".svg", ".png"}
 
@@ -299,11 +305,19 @@ PRUNE: list[tuple[str, str]] = [
     ("", "Say how many heads stay or go (--keep, --remove), or which (--heads, --plan); one of these"),
     ("--keep many", "--keep takes a share (0.6 or 60%) or a number of heads (36), got 'many'"),
     ("--remove x%", "--remove takes a share (0.6 or 60%) or a number of heads (36), got 'x%'"),
-    ("--keep 1.5", "A share of heads is from 0 to 1, got 1.5"),
-    ("--keep 150%", "A share of heads is from 0 to 1, got 1.5"),
-    ("--keep nan", "A share of heads is from 0 to 1, got nan"),
+    ("--keep 1.5", "--keep: a share of heads is from 0 to 1, got 1.5"),
+    ("--keep 150%", "a share of heads is from 0 to 1, got 1.5"),
+    ("--remove=-0.5", "--remove: a share of heads is from 0 to 1, got -0.5"),
+    ("--keep nan", "a share of heads is from 0 to 1, got nan"),
+    ("--keep 0", "--keep 0 leaves no head; if all are to go, say so with --remove 100%"),
+    ("--keep 0%", "--keep 0 leaves no head"),
+    ("--keep 1e-9", "A share of 1e-09 comes to none of 12 heads; keep more"),
+    ("--keep 100%", "All heads would stay"),
+    ("--remove 0", "All heads would stay, and none is to go"),
+    ("--remove 0.0", "All heads would stay"),
+    ("--remove 1e-9", "none is to go"),
     ("--remove 13", "The model has 12 heads, got 13"),
-    ("--remove=-1", "The model has 12 heads, got -1"),
+    ("--remove=-1", "--remove: a number of heads is at least 1, got -1"),
     ("--remove 3", "3 heads cannot be removed exactly, because they go 2 at a time: remove 2 or 4"),
     ("--keep 12", "none is to go; ask for fewer to be kept"),
     ("--remove 8 --floor 4", "Only 0 of 8 heads can be removed"),
@@ -336,6 +350,33 @@ def test_prune_refuses_in_one_sentence(
     assert said.startswith("headlens: ")
     assert message in said
     assert list(tmp_path.iterdir()) == []
+
+
+NEEDS_NO_MODEL = [
+    *("--keep 1.5", "--keep many", "--keep 0", "--keep 1.0", "--remove 0", "--remove=-3", "--remove=-0.1"),
+    *(
+        "--keep 0.5 --remove 2",
+        "--keep 2 --heads L0",
+        "",
+        "--heads L0,third",
+        "--heads ,",
+        "--heads L1H",
+        "--heads L-1",
+    ),
+    *("--plan missing.json", "--keep 2 --keep-roles syntax", "--keep 2 --keep-roles missing:syntax"),
+]
+
+
+@pytest.mark.parametrize("options", NEEDS_NO_MODEL, ids=[options or "nothing" for options in NEEDS_NO_MODEL])
+def test_what_is_wrong_with_any_model_is_said_before_one_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: str
+) -> None:
+    monkeypatch.setattr("headlens.models.load_whole", lambda *_, **__: pytest.fail("a model was loaded"))
+    assert refusal("prune", "tiny-gpt2", "--out", tmp_path / "out", *options.split()).startswith("headlens: ")
+
+
+def test_the_first_name_that_is_none_of_a_head_is_told(tmp_path: Path) -> None:
+    assert "got 'L12X4'" in refusal("prune", "tiny-gpt2", "--out", tmp_path / "out", "--heads", "L0H1, L12X4 ,L1")
 
 
 BROKEN = {
@@ -444,3 +485,12 @@ def test_numbers_out_of_range_are_usage_errors(command: str, options: tuple[str,
     said = refusal(command, "tiny-gpt2", "--out", tmp_path / "out", *options, code=2)
     assert f"Invalid value for '{options[0]}'" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["importance", "prune", "sweep", "evaluate"])
+def test_help_is_not_cut_in_eighty_columns(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, said, _ = invoke(command, "--help")
+    assert code == 0
+    assert "\N{HORIZONTAL ELLIPSIS}" not in said
+    assert max(map(len, said.splitlines())) <= 80

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 import headlens
+from headlens.conversion.merging import METHODS as MERGING
+from headlens.conversion.recipes import GROUPINGS
 from headlens.corpora.grammar import grammar_texts
+from headlens.importance.methods import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = sorted(path.name for path in DOCS.glob("*.md"))
@@ -59,7 +62,17 @@ def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[
 
 
 def test_every_document_is_looked_at() -> None:
-    assert DOCUMENTS == ["grammar.md", "roles-file.md", "scores.md"]
+    assert DOCUMENTS == ["conversion.md", "grammar.md", "pruning.md", "roles-file.md", "scores.md"]
+
+
+def test_all_methods_of_ranking_and_of_merging_stand_in_their_documents() -> None:
+    pruning, conversion = ((DOCS / name).read_text(encoding="utf-8") for name in ("pruning.md", "conversion.md"))
+    told = {
+        name: (help, source) for name, help, source in re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", pruning, re.M)
+    }
+    for name, method in METHODS.items():
+        assert told.get(name) == (method.help, method.source)
+    assert all(f"`{name}`" in conversion for name in (*MERGING, *GROUPINGS))
 
 
 def test_the_grammar_prints_a_text_what_is_forced_in_it_and_the_bound(

@@ -20,7 +20,7 @@ from pruned_models import SOURCE, pruned
 import headlens.evaluating
 from headlens.errors import CorpusError, OutputError, UnsupportedModel
 from headlens.evaluating import Answered, Evaluation, evaluate_models, is_here
-from headlens.evaluating_words import difference_in_words, figure, lines_of
+from headlens.evaluating_words import difference_in_words, difference_line, figure, lines_of, speed_in_words
 from headlens.evaluation import Answers, Difference, Metric, Task, TaskResult, evaluate, read_task
 from headlens.evaluation.results import mean, ratio
 from headlens.measure import CacheBytes, DiskBytes, Parameters, Workload
@@ -252,15 +252,31 @@ def test_an_original_that_is_not_here_is_not_named(tmp_path: Path) -> None:
     assert (found.models[0].pruned_from, found.hints) == ("no-such/model", ())
 
 
-@pytest.mark.parametrize("manifest", ["[]", "{", '{"schema": "other/1"}', None])
-def test_a_manifest_that_says_nothing_is_no_error(tmp_path: Path, manifest: str | None) -> None:
+NOT_KNOWN = " So it is not known what this model was pruned from."
+NO_MANIFEST = f" is no manifest of the schema headlens.pruned/1 or headlens.masked/1.{NOT_KNOWN}"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ("[]", NO_MANIFEST),
+        ('{"schema": "other/1"}', NO_MANIFEST),
+        ("[1,", f" is not JSON: Expecting value: line 1 column 4 (char 3).{NOT_KNOWN}"),
+        (None, None),
+    ],
+)
+def test_a_damaged_manifest_is_no_error_and_not_passed_over(
+    tmp_path: Path, manifest: str | None, said: str | None
+) -> None:
     path = checkpoint(tmp_path, "tiny-gpt2")
     if manifest is None:
         (path / "headlens.json").unlink()
     else:
         (path / "headlens.json").write_text(manifest, encoding="utf-8")
-    (found,) = evaluate_models([str(path)], []).models
-    assert found.pruned_from is None
+    found = evaluate_models([str(path)], [])
+    assert found.models[0].pruned_from is None
+    notes = [line for line in lines_of(found) if line.startswith("Note: ")]
+    assert [note.partition("headlens.json")[2] for note in notes] == ([] if said is None else [said])
 
 
 def test_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +310,56 @@ def between(value: float, low: float, high: float, *, higher_is_better: bool = T
 )
 def test_a_difference_in_words(difference: Difference, words: str) -> None:
     assert difference_in_words(difference) == words
+
+
+def test_a_line_says_what_was_asked_and_what_it_is_held_against() -> None:
+    same = between(0, 0, 0)
+    assert difference_line(same, "original") == "sts, spearman, less the original: the same"
+    assert difference_line(same, "random heads") == "sts, spearman, less random heads: the same"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (1.04, 1.12, "work: 1.09 times as fast as whole (quartiles of 7 paired runs 1.04 to 1.12; 523 tokens/s)"),
+        (
+            0.88,
+            1.12,
+            "work: no difference beyond noise (1.09 times as fast as whole, quartiles of 7 paired runs 0.88 to 1.12; "
+            "523 tokens/s)",
+        ),
+    ],
+)
+def test_speed_within_noise_is_not_called_faster(low: float, high: float, words: str) -> None:
+    speed = {"workload": "work", "ratio": 1.09, "rounds": 7, "low": low, "high": high, "median": 523.4}
+    assert speed_in_words({**speed, "unit": "tokens/s"}, "whole") == words
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.8, 0.9), (0.8, 1.0), (1.0, 1.2)])
+def test_one_at_the_edge_is_within_noise(low: float, high: float) -> None:
+    speed = {"workload": "", "ratio": 0.9, "rounds": 1, "low": low, "high": high, "median": 1, "unit": ""}
+    assert ("noise" in speed_in_words(speed, "whole")) == (1 in (low, high))
+
+
+class Counted(Told):
+    metrics = (Metric("right per token", ratio("right", "tokens"), True, decisions=("tokens", "token")),)
+    item = "text"
+
+
+def test_models_of_other_tokenizers_say_what_they_were_asked(folder: Path) -> None:
+    """Four texts of 5 tokens each, or of 7; what is the same as above is not said again."""
+    rows = [line.split("  ") for line in lines_of(evaluate_models(["whole", "twin", "mixed"], [Counted()]))][1:4]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [row[:-2] for row in cells] == [
+        ["told, right per token", "20 tokens in 4 texts", "whole"],
+        ["twin"],
+        ["28 tokens in 4 texts", "mixed"],
+    ]
+
+
+def test_an_evaluation_is_a_line() -> None:
+    assert repr(by_hand()) == "<Evaluation of whole, small: blimp:x, held against whole>"
+    assert repr(Evaluation((replace(by_hand().models[1], results=()),))) == "<Evaluation of small: no task>"
 
 
 @pytest.mark.parametrize(
@@ -338,9 +404,9 @@ def by_hand() -> Evaluation:
 
 def test_the_tables_of_a_drawing() -> None:
     assert list(lines_of(by_hand())) == [
-        "task               items  model  value   95% interval  less whole",
-        "blimp:x, accuracy  1      whole  1.0000  none",
-        "                          small  0.5000  none          -0.5000, and no interval to tell it from chance",
+        "task               asked   model  value   95% interval  less whole",
+        "blimp:x, accuracy  1 item  whole  1.0000  none",
+        "                           small  0.5000  none          -0.5000, and no interval to tell it from chance",
         "",
         "model  parameters  of attention  weights on disk     cache of 32 tokens",
         "whole  1,000       400           4,000 bytes         640 bytes",

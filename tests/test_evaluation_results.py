@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from headlens.errors import CorpusError
-from headlens.evaluation.pairing import Difference, paired_difference
+from headlens.evaluation.pairing import Difference, difference_to_mean, paired_difference
 from headlens.evaluation.results import (
     Metric,
     TaskResult,
@@ -114,8 +115,19 @@ def test_a_result_is_written_as_plain_values() -> None:
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["items"] == 1
     assert found["figures"] == [
-        {"metric": "accuracy", "value": 1.0, "low": None, "high": None, "higher_is_better": True}
+        {"metric": "accuracy", "value": 1.0, "low": None, "high": None, "higher_is_better": True, "decisions": 1}
     ]
+
+
+def test_a_figure_says_how_many_decisions_it_rests_on() -> None:
+    """Eight tokens of two documents are not two."""
+    of_tokens = replace(LOSS, decisions=("tokens", "token"))
+    found = replace(result(of_tokens, loss=[1, 2], tokens=[3, 5]), item="document")
+    assert found.figures[0].decisions == 8
+    assert found.extent("perplexity") == "8 tokens in 2 documents"
+    assert repr(found).endswith(", 8 tokens in 2 documents>")
+    plain = result(RIGHT, right=[1, 0, 1])
+    assert (plain.figures[0].decisions, plain.extent("accuracy")) == (3, "3 items")
 
 
 def test_an_unknown_metric_is_refused() -> None:
@@ -171,3 +183,26 @@ def test_perplexities_per_token_of_two_tokenizers_are_refused() -> None:
     one, other = (result(LOSS, loss=[1, 2], tokens=tokens) for tokens in ([3, 4], [3, 5]))
     with pytest.raises(CorpusError, match="perplexity cannot be compared, because the tokens of the two models differ"):
         paired_difference(one, other)
+
+
+def test_beside_several_a_mean_over_items_is_held_against_the_mean_of_theirs() -> None:
+    """Which is linear, so the items' own means are one result that says the same in every replicate."""
+    own, first, second = ([1, 0.5, 0, 1, 0.25], [0, 0.5, 1, 0, 0.75], [1, 0, 0.5, 0.5, 0.25])
+    found = difference_to_mean(result(RIGHT, right=own), [result(RIGHT, right=first), result(RIGHT, right=second)])
+    middle = result(RIGHT, right=[(one + other) / 2 for one, other in zip(first, second, strict=True)])
+    expected = paired_difference(result(RIGHT, right=own), middle)
+    assert found.value == pytest.approx(0.55 - 0.45)
+    assert [found.low, found.high] == pytest.approx([expected.low, expected.high])
+    assert found.low < found.value < found.high
+
+
+def test_beside_several_the_figures_are_averaged_and_not_the_columns() -> None:
+    share = Metric("share", ratio("right", "asked"), higher_is_better=True)
+    others = [result(share, right=[1, 0], asked=[1, 3]), result(share, right=[1, 1], asked=[1, 1])]
+    assert difference_to_mean(result(share, right=[1, 1], asked=[1, 1]), others).value == 1 - (1 / 4 + 1) / 2
+
+
+def test_beside_several_all_must_have_been_asked_the_same() -> None:
+    one, other = result(RIGHT, right=[1, 0]), result(RIGHT, content="other", right=[1, 0])
+    with pytest.raises(CorpusError, match="are not the same"):
+        difference_to_mean(one, [one, other])

@@ -105,7 +105,7 @@ def test_the_sentence_of_a_surgery() -> None:
     [
         ({"kind": "masked"}, "Tiny with heads set to 0; nothing in it is smaller ("),
         ({"method": {"ranked_by": "by hand", "fill": "zero"}}, "heads (chosen by hand; nothing in their place)"),
-        ({"method": {"repair": True}}, "heads (what was left refitted)"),
+        ({"method": {"repair": True}}, "heads (output projections refitted)"),
         ({"method": None, "source": None}, "another model without 1 of its 6 heads"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -75,8 +76,6 @@ def test_an_objective_of_another_name_is_refused() -> None:
 
 
 def load_base() -> LoadedModel:
-    from dataclasses import replace
-
     return replace(tiny(), model=tiny().model.base_model)
 
 
@@ -123,7 +122,8 @@ def test_the_distortion_is_that_of_the_model_by_hand() -> None:
 
 def test_tasks_are_asked_of_the_pruned_model_and_not_of_the_original() -> None:
     result = pruned()
-    (difference,) = result.differences()
+    difference, copying = result.differences()
+    assert copying.task == "repeat:8"
     assert difference.value == pytest.approx(result.arms[0].results[0].value - result.arm("original").results[0].value)
     whole, nothing = (result.arm(name).results[0].per_item for name in ("original", "no heads"))
     assert any(not np.array_equal(nothing[column], whole[column]) for column in whole)
@@ -181,6 +181,97 @@ def test_the_terminal_says_what_the_arms_say() -> None:
     band = next(line for line in lines if line.startswith("random heads, of any layer"))
     draws = [arm.distortion for arm in pruned().random()]
     assert f"({min(draws):.4f} to {max(draws):.4f})" in band
+
+
+def test_the_table_names_measures_and_their_units() -> None:
+    heading = list(lines_of(pruned()))[2].split("  ")
+    told = [cell.strip() for cell in heading if cell.strip()]
+    assert told == [
+        "distortion (kl, nats a token)",
+        "grammar:60, agreement",
+        "repeat:8, loss on the second copy",
+    ]
+
+
+@pytest.mark.parametrize("name", ["random", "random, same layers"])
+def test_the_difference_to_random_heads_is_that_to_their_mean(name: str) -> None:
+    """Words right over words asked: of the draws the mean share, on the same texts."""
+    own, *drawn = (arm.results[0].per_item for arm in (pruned().arms[0], *pruned().random(name)))
+    right, asked = "agreement, right", "agreement, asked"
+    shares = [one[right].sum() / one[asked].sum() for one in (own, *drawn)]
+    found = pruned().differences_to_random(name)[0]
+    assert len(drawn) == 2
+    assert found.value == pytest.approx(shares[0] - (shares[1] + shares[2]) / 2)
+    weights = np.random.default_rng(7).multinomial(len(own[asked]), np.full(len(own[asked]), 1 / len(own[asked])), 4000)
+    gains = own[right] - (drawn[0][right] + drawn[1][right]) / 2  # all were asked the same words
+    replicates = (weights @ gains) / (weights @ own[asked])
+    assert [found.low, found.high] == pytest.approx(np.percentile(replicates, [2.5, 97.5]), abs=0.02)  # other draws
+
+
+def test_the_terminal_says_whether_the_choice_paid() -> None:
+    told = {"random": "random heads, of any layer", "random, same layers": "random heads, as many in each layer"}
+    lines = list(lines_of(pruned()))
+    for name, words in told.items():
+        (line,) = (one for one in lines if one.startswith(f"repeat:8, loss on the second copy, less {words}"))
+        values = [pruned().arms[0].results[1].value - arm.results[1].value for arm in pruned().random(name)]
+        assert f"{words} (mean of 2): " in line
+        assert line.endswith(f"; draw by draw {min(values):+.4f} to {max(values):+.4f}")
+        difference = pruned().differences_to_random(name)[1]
+        assert f" {abs(difference.value):.4f}" in line or f"({difference.value:+.4f}" in line
+
+
+def test_a_decoder_is_asked_whether_it_still_copies() -> None:
+    asked = [[result.task for result in arm.results] for arm in pruned().arms]
+    assert asked == [["grammar:60", "repeat:8"]] * len(asked)
+    assert pruned().arm("no heads").results[1].value > pruned().arm("original").results[1].value + 1
+    assert "repeat:8: loss on the second copy" in pruned().facts["measured"]
+
+
+def test_who_asked_for_copying_is_not_asked_twice() -> None:
+    found = prune(tiny(), grammar(), pruned().plan, tasks=[read_task("repeat:2")], draws=1, texts=8)
+    assert [result.task for result in found.arms[0].results] == ["repeat:2"]
+
+
+@pytest.mark.parametrize("kind", ["encoder", "base"])
+def test_models_that_tell_no_next_token_are_not_asked_to_copy(kind: str) -> None:
+    loaded = load_whole("tiny-bert", check=False) if kind == "encoder" else load_base()
+    found = prune(loaded, grammar(), Wish(remove=1), method="norm", objective="hidden", draws=1, texts=4)
+    assert [arm.results for arm in found.arms] == [()] * len(found.arms)
+
+
+def test_a_model_without_room_for_two_copies_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(loaded: LoadedModel, task: Task) -> TaskResult:
+        if task.name == "repeat:8":
+            raise CorpusError("no room")
+        return evaluate(loaded, task)
+
+    monkeypatch.setattr(pruning, "evaluate", no_room)
+    found = prune(tiny(), grammar(), pruned().plan, tasks=[read_task("grammar:20")], draws=1, texts=8)
+    assert [result.task for result in found.arms[0].results] == ["grammar:20"]
+
+
+def test_notes_of_tasks_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the original, and what only the model has that is kept; those of random heads not."""
+    notes = {"original": ("few words",), "pruned": ("few words", "worse than chance"), "no heads": ("worst",)}
+    arms = [
+        replace(arm, results=tuple(replace(one, notes=notes.get(arm.name, ("drawn",))) for one in arm.results[:1]))
+        for arm in pruned().arms
+    ]
+    lines = [line for line in lines_of(replace(pruned(), arms=tuple(arms))) if line.startswith("Note")]
+    assert lines == ["Note: grammar:60: few words", "Note (pruned): grammar:60: worse than chance"]
+
+
+def test_a_pruned_model_is_a_line() -> None:
+    distortion = pruned().arm("pruned").distortion
+    assert repr(pruned()) == (
+        f"<Pruned tiny-gpt2: pruned, 24 of 32 heads kept, kl distortion {distortion:.4f}, held against 6 others>"
+    )
+
+
+@pytest.mark.parametrize("keep", [1e-9, 0.01])
+def test_a_share_that_comes_to_no_head_is_refused(keep: float) -> None:
+    with pytest.raises(PlanError, match=f"A share of {keep:g} comes to none of 32 heads; keep more"):
+        prune(tiny(), grammar(), Wish(keep=keep), method="norm")
 
 
 def test_what_was_saved_gives_the_same_logits_in_a_fresh_process(tmp_path: Path) -> None:

@@ -202,9 +202,46 @@ def test_the_folder_holds_what_was_found(tmp_path: Path) -> None:
 
 
 def test_the_terminal_gets_both_ends_of_each_order() -> None:
-    values = np.arange(12.0).reshape(2, 6)
-    found = Rankings({"norm": replace(made_up(values.tolist()), reliability=Reliability(0.5, 2 / 3))}, {}, {})
-    found.facts["objective"] = "kl_distortion"
-    heading, line = lines_of(found, ends=2)
-    assert heading == "Judged by kl distortion; heads from the least important on:"
-    assert line == "norm  L0H0 L0H1 ... L1H4 L1H5  (halves agree 0.50, 0.5 s)"
+    values = np.arange(12.0).reshape(2, 6) + 0.5
+    ranking = replace(made_up(values.tolist()), reliability=Reliability(0.5, 2 / 3))
+    ranking = replace(ranking, importance=replace(ranking.importance, meaning="How big it is; larger matters more."))
+    assert list(lines_of(Rankings({"norm": ranking}, {}, {}), ends=2)) == [
+        "norm: How big it is; larger matters more. (halves agree 0.50, 0.5 s)",
+        "  the least   the most",
+        "  L0H0 0.500  L1H5 11.5",
+        "  L0H1 1.50   L1H4 10.5",
+    ]
+
+
+def test_no_head_is_at_both_ends() -> None:
+    lines = list(lines_of(Rankings({"norm": made_up([[3.0, 1.0, 2.0]])}, {}, {})))[1:]
+    assert [line.split() for line in lines] == [
+        ["the", "least", "the", "most"],
+        ["L0H1", "1", "L0H0", "3"],
+        ["L0H2", "2"],
+    ]
+
+
+def test_every_head_in_the_terminal_has_its_interval() -> None:
+    """That of examples which are all alike has no width, however small the value."""
+    per_example = np.broadcast_to([[0.0123, 4.5e-9, 0.0]], (5, 1, 3))
+    importance = Importance.of_examples("loo_zero", per_example, meaning="How much kl distortion rises.")
+    found = Rankings({"loo_zero": Ranking(importance, importance.split_half(), 1.0)}, {}, {})
+    lines = list(lines_of(found))
+    assert lines[0].startswith("loo_zero: How much kl distortion rises. (halves agree 1.00, ")
+    assert [line.strip() for line in lines[2:]] == [
+        "L0H2 0 [0, 0]                       L0H0 0.0123 [0.0123, 0.0123]",
+        "L0H1 4.50e-09 [4.50e-09, 4.50e-09]",
+    ]
+    assert repr(found) == "<Rankings of 3 heads of a model: loo_zero>"
+
+
+def test_intervals_in_the_terminal_are_those_of_the_table() -> None:
+    found = ranked("loo_zero", "norm")
+    table, line = found.table, list(lines_of(found))[2].split("  ")
+    name = line[1].split()[0]
+    layer, head = int(name[1]), int(name[3])
+    told = [float(word.strip("[],")) for word in line[1].split()[1:]]
+    expected = [float(part[0, layer, head]) for part in (table.values, table.low, table.high)]
+    assert told == pytest.approx(expected, rel=0.02, abs=1e-6)  # three digits are told
+    assert expected[1] < expected[0] < expected[2]

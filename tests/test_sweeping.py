@@ -21,7 +21,7 @@ from headlens.importance.methods import METHODS
 from headlens.plan import HeadPlan
 from headlens.rankings import rank_by
 from headlens.roles import HeadRole, Role, Roles
-from headlens.sweeping import Point, Sweep, sweep
+from headlens.sweeping import Point, Sweep, lines_of, sweep
 
 pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
 
@@ -126,6 +126,7 @@ def test_shares_that_come_to_the_same_heads_are_one_point() -> None:
     found = sweep(tiny(), own_texts(), ["norm"], shares=[0.26, 0.25, 0.25, 0.001], draws=1, texts=2, roles=ROLES)
     assert [(point.method, point.removed) for point in found.points] == [("whole model", 0), ("norm", 8), ("random", 8)]
     assert found.facts["shares"] == [0.25]
+    assert found.facts["shares_left_out"] == [0.26, 0.001]
 
 
 # ------------------------------------------------------------------------------------------------------------- survival
@@ -149,6 +150,67 @@ def test_survival_counts_the_heads_of_each_role_that_are_left() -> None:
 
 def test_without_roles_nothing_is_said_of_survival() -> None:
     assert Sweep(swept().points, None, {}).survival().empty
+
+
+# -------------------------------------------------------------------------------------------------------- the terminal
+
+
+def by_hand() -> Sweep:
+    """Of 2 x 4 heads: by "norm" the first ones go, and in two draws the first or the last ones."""
+    whole = HeadPlan.full(2, 4)
+    order = list(whole)
+    points = [Point("whole model", None, 0, whole, 0.0, {"task: right": 1.0})]
+    for count in (1, 2, 4, 7):
+        gone = {"norm": (None, order[:count]), "first": (0, order[:count]), "last": (1, order[-count:])}
+        for place, (name, (draw, heads)) in enumerate(gone.items()):
+            distortion, tasks = count + place / 10, {"task: right": 1 - count / 10 - place / 100}
+            points.append(
+                Point("norm" if name == "norm" else "random", draw, count, whole.without(heads), distortion, tasks)
+            )
+    roles = Roles(2, 4, (ALPHA, BETA), (held(ALPHA, 0, 0), held(ALPHA, 0, 1), held(ALPHA, 1, 3), held(BETA, 1, 0)))
+    return Sweep(tuple(points), roles, {"objective": "kl_distortion", "shares_left_out": [0.01]})
+
+
+def test_the_terminal_gets_medians_and_ranges_and_which_roles_die_when() -> None:
+    """Points of 2 and 4 heads are a quarter and a half of 8; of those at 4 and 7, 7 is nearer to three quarters."""
+    lines = list(lines_of(by_hand()))
+    assert lines[0] == "Left out, as they come to no other number of heads: shares 0.01."
+    assert lines[1].startswith("distortion (kl, nats a token), by heads removed")
+    cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines[2:6]]
+    assert cells == [
+        ["0", "1", "2", "4", "7"],
+        ["whole model", "0.0000"],
+        ["norm", "1.0000", "2.0000", "4.0000", "7.0000"],
+        [
+            "2 random draws",
+            *(f"{count}.1500 ({count}.1000 to {count}.2000)" for count in (1, 2, 4, 7)),
+        ],
+    ]
+    assert lines[6].startswith("task: right, by heads removed")
+    assert lines[11].startswith("Heads of each role that are left")
+    told = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines[12:]]
+    assert told == [
+        ["role", "ranked by", "of", "2 (.25)", "4 (.50)", "7 (.88)"],
+        ["alpha", "norm", "3", "1", "1", "1"],
+        ["2 random draws", "1.5 (1 to 2)", "1.5 (1 to 2)", "1 (1 to 1)"],
+        ["beta", "norm", "1", "1", "1", "0"],
+        ["2 random draws", "1 (1 to 1)", "0.5 (0 to 1)", "0 (0 to 0)"],
+    ]
+
+
+def test_random_as_a_ranking_is_none_of_the_draws() -> None:
+    found = by_hand()
+    points = [replace(point, method="random") if point.method == "norm" else point for point in found.points]
+    rows = [line.split()[0] for line in lines_of(replace(found, points=tuple(points)))][2:6]
+    assert rows[1:] == ["whole", "random", "2"]
+
+
+def test_without_roles_the_terminal_says_nothing_of_them() -> None:
+    assert not any("role" in line for line in lines_of(replace(by_hand(), roles=None)))
+
+
+def test_a_sweep_is_a_line() -> None:
+    assert repr(by_hand()) == "<Sweep over 8 heads of a model: 13 points, norm, random>"
 
 
 # ---------------------------------------------------------------------------------------------------------- the tables

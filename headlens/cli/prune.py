@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headlens.models import LoadedModel
     from headlens.plan import HeadPlan
     from headlens.pruning import Pruned, Wish
+    from headlens.roles import Roles
 
 
 def prune(
@@ -68,8 +70,8 @@ def prune(
         typer.Option(
             "--keep-roles",
             metavar="DIR:ROLE,...",
-            help="Heads that have one of these roles (ids or kinds) in a profile stay: profiles/minilm:syntax. May be "
-            "repeated.",
+            help="Heads that have one of these roles (ids or kinds) in the profile of that folder stay: minilm:syntax. "
+            "May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -122,8 +124,10 @@ def prune(
                 from headlens.surgery.checkpoint import check_free
 
             check_free(out, overwrite=overwrite)
+            given = _by_hand(amounts, heads, plan)
             if by_hand := heads is not None or plan is not None:
                 _check_by_hand(unit, per_layer, floor, keep_roles)
+            profiles = [_profile_and_roles(spec) for spec in keep_roles or []]
             if method is not None:
                 check_methods([method], None if by_hand else every)
             check_name(objective, get_args(ObjectiveName), "--objective")
@@ -132,7 +136,7 @@ def prune(
             tasks, corpus = tasks_of(evals), calibration_corpus(calibration, model)
             progress("loading the model", 0, 1)
             loaded = load_whole(model, device=device, dtype=dtype, revision=revision)
-            wish = _wish(loaded, amounts, heads, plan, unit, per_layer, floor, keep_roles or [], expand)
+            wish = _wish(loaded, amounts, given, unit, per_layer, floor, profiles, expand)
             result = prune(
                 loaded,
                 corpus,
@@ -164,50 +168,88 @@ def _check_by_hand(unit: str | None, per_layer: bool, floor: int, keep_roles: li
         raise PlanError(f"{ignored[0]} is of a ranking, and --heads and --plan name the heads that go; leave it out.")
 
 
+def _by_hand(
+    amounts: tuple[float | int | None, float | int | None], heads: str | None, plan: Path | None
+) -> str | HeadPlan | None:
+    """The heads or the plan that are given; PlanError, before the model is loaded, where not one way is taken."""
+    from headlens.plan import HeadPlan
+
+    keep, remove = amounts
+    if keep is not None and remove is not None:
+        raise PlanError("Say either how many heads to keep or how many to remove.")
+    ways = [amounts != (None, None), heads is not None, plan is not None]
+    if sum(ways) != 1:
+        raise PlanError("Say how many heads stay or go (--keep, --remove), or which (--heads, --plan); one of these.")
+    if heads is not None:
+        _check_names(heads)
+        return heads
+    if plan is not None:
+        return HeadPlan.load(plan)
+    if remove == 0 or (isinstance(keep, float) and keep == 1):
+        raise PlanError("All heads would stay, and none is to go; ask for fewer to be kept.")
+    if keep == 0:
+        raise PlanError("--keep 0 leaves no head; if all are to go, say so with --remove 100%.")
+    return None
+
+
+def _check_names(heads: str) -> None:
+    """Whether these could be heads; which there are, only the model says. PlanError where they cannot."""
+    from headlens.plan import HeadPlan
+    from headlens.plans import named
+
+    for pattern in heads.split(","):
+        try:
+            named([re.sub(r"\d{1,6}", "0", pattern)], HeadPlan.full(1, 1))
+        except PlanError:
+            raise PlanError(
+                f"Heads are named like L3H2, L7H* (a whole layer) or L*H0; got {pattern.strip()!r}."
+            ) from None
+
+
+def _profile_and_roles(spec: str) -> tuple[str, Roles, list[str]]:
+    """Of "DIR:ROLE,..." the folder, the roles of its profile, and those that are named."""
+    from headlens.results import Profile
+
+    folder, colon, names = spec.rpartition(":")
+    if not colon or not folder:
+        raise PlanError(f"--keep-roles takes the folder of a profile and roles, profiles/minilm:syntax; got {spec!r}.")
+    return folder, Profile.load(folder).roles, [name.strip() for name in names.split(",")]
+
+
 def _wish(
     loaded: LoadedModel,
     amounts: tuple[float | int | None, float | int | None],
-    heads: str | None,
-    plan: Path | None,
+    given: str | HeadPlan | None,
     unit: str | None,
     per_layer: bool,
     floor: int,
-    keep_roles: list[str],
+    profiles: list[tuple[str, Roles, list[str]]],
     expand: bool,
 ) -> Wish | HeadPlan:
     from headlens.models import network_of
-    from headlens.plan import HeadPlan
     from headlens.plans import named
     from headlens.pruning import Wish
     from headlens.surgery import present_plan
 
     base = present_plan(network_of(loaded.model))
     base = base.apart if expand else base
-    ways = [amounts != (None, None), heads is not None, plan is not None]
-    if sum(ways) != 1:
-        raise PlanError("Say how many heads stay or go (--keep, --remove), or which (--heads, --plan); one of these.")
-    if plan is not None:
-        return HeadPlan.load(plan)
-    if heads is not None:
-        return base.without(named(heads, base) & set(base))
-    protected = frozenset(head for spec in keep_roles for head in _with_roles(spec, base))
+    if isinstance(given, str):
+        return base.without(named(given, base) & set(base))
+    if given is not None:
+        return given
+    protected = frozenset(head for one in profiles for head in _with_roles(*one, base))
     return Wish(amounts[0], amounts[1], cast(Any, unit), per_layer, floor, protected)
 
 
-def _with_roles(spec: str, base: HeadPlan) -> frozenset[tuple[int, int]]:
+def _with_roles(folder: str, roles: Roles, names: list[str], base: HeadPlan) -> frozenset[tuple[int, int]]:
     from headlens.plans import with_roles
-    from headlens.results import Profile
 
-    folder, colon, names = spec.rpartition(":")
-    if not colon or not folder:
-        raise PlanError(f"--keep-roles takes the folder of a profile and roles, profiles/minilm:syntax; got {spec!r}.")
-    roles = Profile.load(folder).roles
     if (roles.n_layers, roles.n_heads) != (base.layers, base.heads):
         raise PlanError(
             f"{folder} is a profile of {roles.n_layers} x {roles.n_heads} heads, and the model has {base.layers} x "
             f"{base.heads}; take the profile of this model."
         )
-    return with_roles(roles, [name.strip() for name in names.split(",")])
+    return with_roles(roles, names)
 
 
 def _tell(result: Pruned, folder: Path) -> None:

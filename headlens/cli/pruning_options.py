@@ -70,8 +70,9 @@ Tasks = Annotated[
     typer.Option(
         "--eval",
         metavar="KIND:FILE",
-        help="A task for all models: sts:FILE, perplexity:FILE, masked:FILE, blimp:FILE, syntaxgym:FILE, "
-        "classification:FILE, regression:FILE, grammar:2000. May be repeated.",
+        help="A task for all models: a FILE of the kind sts, perplexity, masked, blimp, sling, syntaxgym, "
+        "classification or regression; grammar:2000 (sentences); repeat (decoders: random tokens written twice). May "
+        "be repeated.",
         show_default=False,
     ),
 ]
@@ -110,12 +111,20 @@ def check_name(value: str | None, known: Iterable[str], option: str) -> None:
 
 
 def amount_of(text: str | None, option: str) -> float | int | None:
-    """ "0.6" or "60%" is a share, "36" a number of heads."""
+    """ "0.6" or "60%" is a share, "36" a number of heads. PlanError for what is neither, or cannot be of any model."""
     if text is None:
         return None
     try:
         if text.endswith("%"):
-            return float(text[:-1]) / 100
-        return int(text) if text.strip().lstrip("+-").isdigit() else float(text)
+            found: float | int = float(text[:-1]) / 100
+        else:
+            found = int(text) if text.strip().lstrip("+-").isdigit() else float(text)
     except ValueError:
         raise PlanError(f"{option} takes a share (0.6 or 60%) or a number of heads (36), got {text!r}.") from None
+    if isinstance(found, float) and not 0 <= found <= 1:
+        raise PlanError(
+            f"{option}: a share of heads is from 0 to 1, got {found:g}; a number of heads is a whole number."
+        )
+    if found < 0:
+        raise PlanError(f"{option}: a number of heads is at least 1, got {found}.")
+    return found

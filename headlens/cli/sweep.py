@@ -34,7 +34,11 @@ def sweep(
         str, typer.Option(help="Rankings, with commas; `headlens importance --help` lists them.")
     ] = "greedy,loo_mean,norm",
     shares: Annotated[
-        str, typer.Option(help="Shares of the heads that are removed, with commas.")
+        str,
+        typer.Option(
+            help="Shares of the heads that are removed, with commas. Default: .1,.2 and so on to .9.",
+            show_default=False,
+        ),
     ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
     profile: Annotated[
         Path | None,
@@ -69,7 +73,7 @@ def sweep(
                 from headlens.importance.units import Kind
                 from headlens.models import load_whole
                 from headlens.results import Profile
-                from headlens.sweeping import sweep
+                from headlens.sweeping import lines_of, sweep
 
             named = names_in(methods)
             check_methods(named)
@@ -96,11 +100,8 @@ def sweep(
             )
             found.facts["command"] = command_line()
             found.save(out)
-        frame = found.to_frame()
-        for quantity, own in frame.groupby("quantity", sort=False):
-            typer.echo(f"{quantity}, by heads removed (random: median of {draws}):")
-            table = own.pivot_table(index="method", columns="removed", values="value", aggfunc="median", sort=False)
-            typer.echo(table.round(4).to_string(na_rep=""))
+        for line in lines_of(found):
+            typer.echo(line)
         typer.echo(f"Tables and pictures: {printable(out)}")
 
 

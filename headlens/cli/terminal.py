@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,22 +20,53 @@ from headlens.files import printable
 
 Progress: TypeAlias = Callable[[str, int, int], None]  # what is being done, done so far, of how many
 
+SECONDS_BETWEEN = 30  # lines of progress, where there is no terminal
+
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """A bar with the time left, on the error stream so that output can be piped; silent where there is no terminal."""
+def progress_bar(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
+    """A bar with the time left, on the error stream so that output can be piped.
+
+    Where that is no terminal, as in a log, a line now and then says what is being done; short commands say nothing.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield _in_lines(clock)
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
         def show(what: str, done: int, of: int) -> None:
             bar.update(task, description=what, completed=done, total=of if done else None)
 
         yield show
+
+
+def _in_lines(clock: Callable[[], float]) -> Progress:
+    """A line at a step, if SECONDS_BETWEEN have passed since the last one; the first as long after the start."""
+    start = last = clock()
+
+    def show(what: str, done: int, of: int) -> None:
+        nonlocal last
+        now = clock()
+        if now - last >= SECONDS_BETWEEN:
+            last = now
+            place = f" ({done} of {of})" if done else ""
+            typer.echo(f"headlens: {what}{place}, {_duration(now - start)}", err=True)
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    """`45 s`, `1 min 30 s`, `2 h 5 min`."""
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The tasks that a model can be evaluated on. A new one is a class in a file of its own, and a line here."""
 
 from headlens.evaluation.harness import run_lm_eval
-from headlens.evaluation.pairing import Difference, paired_difference
-from headlens.evaluation.repeat import SEQUENCES
+from headlens.evaluation.pairing import Difference, difference_to_mean, paired_difference
+from headlens.evaluation.repeat import SEQUENCES, Repeat
 from headlens.evaluation.results import Figure, Metric, TaskResult
 from headlens.evaluation.specs import (
     TaskKind,
@@ -53,10 +53,12 @@ __all__ = [
     "Difference",
     "Figure",
     "Metric",
+    "Repeat",
     "Task",
     "TaskKind",
     "TaskOptions",
     "TaskResult",
+    "difference_to_mean",
     "evaluate",
     "paired_difference",
     "read_task",

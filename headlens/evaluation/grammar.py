@@ -33,9 +33,16 @@ class Grammar(Task):
     """
 
     metrics = tuple(
-        Metric(name, ratio(f"{name}, right", f"{name}, asked"), higher_is_better=True, alike=(f"{name}, asked",))
+        Metric(
+            name,
+            ratio(f"{name}, right", f"{name}, asked"),
+            higher_is_better=True,
+            alike=(f"{name}, asked",),
+            decisions=(f"{name}, asked", "word"),
+        )
         for name in (AGREEMENT, AGREEMENT + ACROSS, COREFERENCE, COREFERENCE + ACROSS)
     )
+    item = "document"
 
     def __init__(self, texts: Sequence[GrammarText], *, name: str = "grammar") -> None:
         if not texts:

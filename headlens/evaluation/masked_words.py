@@ -28,9 +28,12 @@ class MaskedWords(Task):
     """
 
     metrics = (
-        Metric(ACCURACY, ratio("right", "tokens"), higher_is_better=True, alike=("tokens",)),
-        Metric(PSEUDO_PERPLEXITY, exponential("loss", "tokens"), higher_is_better=False, alike=("tokens",)),
+        Metric(ACCURACY, ratio("right", "tokens"), True, alike=("tokens",), decisions=("tokens", "token")),
+        Metric(
+            PSEUDO_PERPLEXITY, exponential("loss", "tokens"), False, alike=("tokens",), decisions=("tokens", "token")
+        ),
     )
+    item = "document"
 
     def __init__(self, documents: Sequence[Document], *, name: str = "masked", sources: Sequence[Any] = ()) -> None:
         if not documents:

@@ -1,7 +1,8 @@
-"""Whether one model does better than another on the same items: a paired bootstrap of the difference."""
+"""Whether one model does better than another, or than several, on the same items: a paired bootstrap."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,8 @@ from headlens.evaluation.results import Metric, TaskResult, interval
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of one result less that of another, with the 95% interval when both are asked the same drawn items."""
+    """A metric of one result less that of another (or the mean over others), with the 95% interval when all are asked
+    the same drawn items."""
 
     task: str
     metric: str
@@ -37,13 +39,24 @@ def paired_difference(result: TaskResult, other: TaskResult, *, metric: str | No
 
     Raises CorpusError where the two were not asked the same items, or where the metric says nothing between them.
     """
-    _check_same_items(result, other)
+    return difference_to_mean(result, [other], metric=metric, seed=seed)
+
+
+def difference_to_mean(
+    result: TaskResult, others: Sequence[TaskResult], *, metric: str | None = None, seed: int = 0
+) -> Difference:
+    """`result` less the mean over `others` of the metric, as `paired_difference`.
+
+    The interval is that of other items, asked of the same models: how far the others lie apart is not in it.
+    """
     chosen = result.metric_named(result.metric if metric is None else metric)
-    _check_alike(chosen, result, other)
+    for other in others:
+        _check_same_items(result, other)
+        _check_alike(chosen, result, other)
     everything = np.ones((1, len(result.items)))
-    value = chosen.compute(result.columns, everything) - chosen.compute(other.columns, everything)
-    low, high = interval(chosen.compute, [result.columns, other.columns], seed=seed)
-    return Difference(result.task, chosen.name, float(value[0]), low, high, chosen.higher_is_better)
+    own, *values = (float(chosen.compute(one.columns, everything)[0]) for one in (result, *others))
+    low, high = interval(chosen.compute, [result.columns, *(other.columns for other in others)], seed=seed)
+    return Difference(result.task, chosen.name, own - float(np.mean(values)), low, high, chosen.higher_is_better)
 
 
 def _check_same_items(result: TaskResult, other: TaskResult) -> None:

@@ -31,9 +31,10 @@ class Perplexity(Task):
     """
 
     metrics = (
-        Metric(PER_TOKEN, exponential("loss", "tokens"), higher_is_better=False, alike=("tokens",)),
-        Metric(PER_WORD, exponential("loss", "words"), higher_is_better=False, alike=("words",)),
+        Metric(PER_TOKEN, exponential("loss", "tokens"), False, alike=("tokens",), decisions=("tokens", "token")),
+        Metric(PER_WORD, exponential("loss", "words"), False, alike=("words",), decisions=("words", "word")),
     )
+    item = "document"
 
     def __init__(
         self,

@@ -45,10 +45,19 @@ class Repeat(Task):
     """
 
     metrics = (
-        Metric(SECOND, ratio(SECOND, f"tokens, {SECOND}"), higher_is_better=False, alike=(_DRAWN,)),
-        Metric(FIRST, ratio(FIRST, f"tokens, {FIRST}"), higher_is_better=False, alike=(_DRAWN,)),
+        *(
+            Metric(
+                copy,
+                ratio(copy, f"tokens, {copy}"),
+                higher_is_better=False,
+                alike=(_DRAWN,),
+                decisions=(f"tokens, {copy}", "token"),
+            )
+            for copy in (SECOND, FIRST)
+        ),
         Metric(INDUCTION, mean(INDUCTION), higher_is_better=True, alike=(_DRAWN,)),
     )
+    item = "sequence"
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from headlens.errors import CorpusError
+from headlens.numbers import amount
 from headlens.significance import REPLICATES, Floats, percentile_interval
 
 Columns: TypeAlias = Mapping[str, Floats]  # by name: [item]
@@ -28,12 +29,14 @@ _BLOCK = 1 << 22  # weights that are there at once
 @dataclass(frozen=True)
 class Metric:
     """`alike` names the columns that two results must have in common before the metric of one is held against that
-    of the other: perplexity per token says nothing between two tokenizers."""
+    of the other: perplexity per token says nothing between two tokenizers. `decisions` names the column that counts
+    what was decided in each item, and what that is ("word"); None: every item is one decision."""
 
     name: str
     compute: Compute
     higher_is_better: bool
     alike: tuple[str, ...] = ()
+    decisions: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Figure:
     low: float
     high: float
     higher_is_better: bool
+    decisions: int  # that the value rests on: as many as items, or more
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +67,7 @@ class TaskResult:
     facts: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seed: int = 0
+    item: str = "item"  # what one is: "document"
 
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns.items()}
@@ -71,7 +76,7 @@ class TaskResult:
 
     def __repr__(self) -> str:
         figure = f"{self.metric} {self.value:.4f} ({self.low:.4f} to {self.high:.4f})"
-        return f"<{self.task}: {figure}, {len(self.items)} items>"
+        return f"<{self.task}: {figure}, {self.extent(self.metric)}>"
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
@@ -106,6 +111,11 @@ class TaskResult:
         self.metric_named(metric)
         return next(figure for figure in self.figures if figure.metric == metric)
 
+    def extent(self, metric: str) -> str:
+        """What a metric rests on: "159 items"; "450 words in 159 documents" where an item holds several decisions."""
+        items, decisions = amount(len(self.items), self.item), self.metric_named(metric).decisions
+        return items if decisions is None else f"{amount(self.figure(metric).decisions, decisions[1])} in {items}"
+
     def metric_named(self, name: str) -> Metric:
         """The metric of that name; CorpusError where the task has none."""
         found = next((metric for metric in self.metrics if metric.name == name), None)
@@ -129,19 +139,20 @@ class TaskResult:
     def _figure(self, metric: Metric) -> Figure:
         value = float(metric.compute(self.columns, np.ones((1, len(self.items))))[0])
         low, high = interval(metric.compute, [self.columns], seed=self.seed)
-        return Figure(metric.name, value, low, high, metric.higher_is_better)
+        decisions = len(self.items) if metric.decisions is None else int(self.columns[metric.decisions[0]].sum())
+        return Figure(metric.name, value, low, high, metric.higher_is_better, decisions)
 
 
 def interval(compute: Compute, columns: list[Columns], *, seed: int = 0) -> tuple[float, float]:
-    """The 95% bootstrap interval of a metric; of two sets of columns, that of the first less that of the second, the
-    same items drawn for both. NaN where there is a single item."""
+    """The 95% bootstrap interval of a metric; of several sets of columns, that of the first less the mean of the
+    others, the same items drawn for all. NaN where there is a single item."""
     items = len(next(iter(columns[0].values())))
     if items < 2:
         return math.nan, math.nan
     found = []
     for weights in _drawn(items, seed):
         first, *others = (compute(one, weights) for one in columns)
-        found.append(first - others[0] if others else first)
+        found.append(first - np.mean(others, axis=0) if others else first)
     low, high = percentile_interval(np.concatenate(found)[:, None])
     return float(low[0]), float(high[0])
 

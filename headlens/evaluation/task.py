@@ -29,6 +29,7 @@ class Task(ABC):
     """Items are read once; then any model can be asked about them. `metrics` are computed from what `ask` gives."""
 
     metrics: ClassVar[tuple[Metric, ...]]
+    item: ClassVar[str] = "item"  # what one is: "document"
     name: str  # as it was asked for: "sts:pairs.csv"
     items: tuple[str, ...]  # names, for messages and for pairing
     fingerprint: str  # of the content of all items and of the settings
@@ -67,5 +68,13 @@ def evaluate(loaded: LoadedModel, task: Task, *, batch_tokens: int = BATCH_TOKEN
     with torch.inference_mode():
         answers = task.ask(loaded, batch_tokens=batch_tokens)
     return TaskResult(
-        task.name, task.metrics, answers.columns, task.items, task.fingerprint, answers.facts, answers.notes, seed
+        task.name,
+        task.metrics,
+        answers.columns,
+        task.items,
+        task.fingerprint,
+        answers.facts,
+        answers.notes,
+        seed,
+        task.item,
     )

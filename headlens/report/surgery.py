@@ -13,14 +13,18 @@ from headlens.report.tables import NOTHING, Cell, Column, Row, Table
 # Arms of a comparison in the order in which they are read, and what they are called
 ARMS = {
     "original": "the original",
+    "converted": "converted",
+    "converted, not refitted": "converted, before its refit",
     "pruned": "pruned",
     "masked": "masked",
     "repaired": "pruned and repaired",
-    "healed": "pruned and healed",
+    "healed": "healed",
+    "mean pooling": "plain mean pooling",
     "random, same layers": "random heads, as many in each layer",
     "random": "random heads, of any layer",
     "no heads": "no heads at all",
 }
+_KEPT = ("pruned", "masked", "repaired", "healed", "converted")
 _FILLS = {"mean": "their mean outputs kept in the bias", "zero": "nothing in their place"}
 
 
@@ -43,6 +47,8 @@ def surgery_sentence(provenance: Provenance) -> str:
     source = at(surgery, "source", "name") or "another model"
     if at(surgery, "kind") == "masked":
         done = "with heads set to 0; nothing in it is smaller"
+    elif at(surgery, "kind") == "converted":
+        done = f"with {_key_values(surgery)}"
     elif whole is None or kept is None:
         done = "pruned"
     else:
@@ -50,11 +56,26 @@ def surgery_sentence(provenance: Provenance) -> str:
     method = at(surgery, "method")
     chosen = [
         *([f"chosen {_by(at(method, 'ranked_by'))}"] if at(method, "ranked_by") else []),
+        *([_merged(at(method, "merged_by"))] if at(method, "merged_by") else []),
+        *([f"{at(method, 'grouping')} groups"] if at(method, "grouping") else []),
         *([_FILLS[at(method, "fill")]] if at(method, "fill") in _FILLS else []),
-        *(["what was left refitted"] if at(method, "repair") else []),
+        *(["output projections refitted"] if at(method, "repair") else []),
     ]
     how = f" ({'; '.join(chosen)})" if chosen else ""
     return f"{source} {done}{how}"
+
+
+def _key_values(surgery: Mapping[str, Any]) -> str:
+    counts, whole = at(surgery, "kv_heads"), at(surgery, "kv_heads_of_original")
+    if not isinstance(counts, list) or not counts or not isinstance(whole, int):
+        return "other key/value heads"
+    if len(set(counts)) == 1:
+        return f"{amount(counts[0], 'key/value head')} a layer instead of {whole}"
+    return f"{sum(counts):,} key/value heads in all instead of {whole * len(counts):,}"
+
+
+def _merged(method: object) -> str:
+    return "in exact copies" if method == "copies" else f"merged by {method}"
 
 
 def surgery_table(provenance: Provenance) -> Table | None:
@@ -64,15 +85,19 @@ def surgery_table(provenance: Provenance) -> Table | None:
     rows = {name: some for name, some in named.items() if some}
     if not rows:
         return None
+    shares = at(provenance, "model", "surgery", "kind") == "converted"
     tasks = list(dict.fromkeys(task for arm in arms for task in at(arm, "tasks") or {}))
     columns = [
         Column("Model", is_number=False, names=("model",)),
         Column("Heads", names=("heads",)),
+        *([Column("Key/value heads", names=("kv_heads",))] if shares else []),
         Column("Distortion", _DISTORTION, names=("distortion", "lowest", "highest"), is_low_first=True),
         *(Column(task, names=("value", "lowest", "highest")) for task in tasks),
     ]
     return Table(
-        "The model beside what it is held against", tuple(columns), tuple(_row(*row, tasks) for row in rows.items())
+        "The model beside what it is held against",
+        tuple(columns),
+        tuple(_row(*row, tasks, shares) for row in rows.items()),
     )
 
 
@@ -100,17 +125,23 @@ def surgery_lines(provenance: Provenance) -> Iterator[str]:
             )
 
 
-def _row(name: str, arms: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Row:
+def _row(name: str, arms: Sequence[Mapping[str, Any]], tasks: Sequence[str], shares: bool) -> Row:
     heads = arms[0].get("heads")
     known = heads if isinstance(heads, int) else math.nan
     draws = f"{len(arms)} draws" if len(arms) > 1 else ""
     cells = [
-        Cell(ARMS[name], note=draws, values=(name,), is_strong=name in ("pruned", "masked", "repaired", "healed")),
+        Cell(ARMS[name], note=draws, values=(name,), is_strong=name in _KEPT),
         Cell(f"{heads:,}" if isinstance(heads, int) else NOTHING, values=(known,)),
+        *([_kv_heads(arms[0].get("kv_heads"))] if shares else []),
         _spread([arm.get("distortion") for arm in arms]),
         *(_spread([at(arm, "tasks", task) for arm in arms]) for task in tasks),
     ]
     return Row(tuple(cells))
+
+
+def _kv_heads(counts: object) -> Cell:
+    total = sum(counts) if isinstance(counts, list) and all(isinstance(one, int) for one in counts) else None
+    return Cell(NOTHING, values=(math.nan,)) if total is None else Cell(f"{total:,}", values=(total,))
 
 
 def _spread(values: Sequence[object]) -> Cell:

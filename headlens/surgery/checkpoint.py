@@ -1,4 +1,4 @@
-"""Save a pruned model, or a masked twin, as a folder that gives the same model again, bit for bit."""
+"""Save a pruned or converted model, or a masked twin, as a folder that gives the same model again, bit for bit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def save_pruned(
     Parameters
     ----------
     model
-        What `apply_plan` or `masked_twin` gave, or a loaded checkpoint of it; with or without a task head.
+        What `apply_plan`, `masked_twin` or `conversion.carriers.converted` gave, or a loaded checkpoint of it; with or
+        without a task head.
     manifest
         Plain values: "source" (name, revision, hash), "data", "method", "measured" (by name, with "before" and
         "after") and what else should be told. The facts that follow from the model are added.
@@ -70,7 +71,7 @@ def save_pruned(
     OutputError
         The folder holds something, or it cannot be written; it is as it was before.
     PlanError
-        The model is neither pruned nor a masked twin.
+        The model is neither pruned nor converted nor a masked twin.
     UnsupportedModel
         No checkpoint can hold this model.
     """
@@ -129,7 +130,10 @@ Form = tuple[type[PreTrainedModel], PreTrainedConfig]
 def _in_a_form(model: PreTrainedModel, with_code: bool) -> tuple[PreTrainedModel, str]:
     """The model in the class that the checkpoint is of, around the same weights, and what can load it."""
     if plan_of(model.config) is None and getattr(model.config, MASKED_ENTRY, None) is None:
-        raise PlanError(f"This {type(model).__name__} has lost no head; prune it first, with apply_plan(model, plan).")
+        raise PlanError(
+            f"This {type(model).__name__} has lost no head; prune or convert "
+            f"it first, with apply_plan(model, plan) or headlens.convert."
+        )
     stock = stock_form(model)
     if stock is not None and (form := _around(model, *stock)) is not None:
         return form, LOADS_IN[0]
@@ -202,15 +206,25 @@ def plan_in(config: PreTrainedConfig) -> HeadPlan:
     return plan_of(config) or HeadPlan.from_dict(getattr(config, MASKED_ENTRY))
 
 
+def _kind(model: PreTrainedModel) -> str:
+    plan = plan_of(model.config)
+    if plan is None:
+        return "masked"
+    return "pruned" if plan.removed or plan.is_full else "converted"
+
+
 def _facts(model: PreTrainedModel, form: PreTrainedModel, loads_in: str) -> dict[str, Any]:
     plan = plan_in(model.config)
     return {
-        "schema": SCHEMAS["masked" if plan_of(model.config) is None else "pruned"],
+        "schema": SCHEMAS[_kind(model)],
         "loads_in": loads_in,
         "family": family_of(model),
         "class": type(form).__name__,
         "heads_kept": [list(kept) for kept in plan.kept],
         "heads_of_original": plan.heads * plan.layers,
+        "kv_heads": [len(groups) for groups in plan.groups],
+        "kv_heads_of_original": plan.kv_heads,
+        "groups": [[list(group) for group in groups] for groups in plan.groups],
         "parameters": sum(weight.numel() for weight in form.parameters()),
         "dtype": str(form.dtype).removeprefix("torch."),
         "versions": {"headlens": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
