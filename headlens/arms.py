@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PreTrainedModel
 
+from headlens.arch import is_causal_model
 from headlens.encode import max_length_of
-from headlens.evaluation import TaskResult
+from headlens.errors import CorpusError, UnsupportedModel
+from headlens.evaluation import Repeat, Task, TaskResult, evaluate, read_task
 from headlens.measure import measure_speed, workloads_of
 from headlens.models import LoadedModel, network_of
 from headlens.plan import HeadPlan
 from headlens.scores import head_name
+
+COPYING = "repeat:8"  # asked of every decoder: perplexity on text hardly shows that copying was lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,3 +56,17 @@ def speeds_beside(model: PreTrainedModel, loaded: LoadedModel) -> list[dict[str,
     room = max_length_of(network_of(loaded.model).config, loaded.require_tokenizer())
     fitting = [one for one in workloads_of(loaded.model) if one.tokens + one.new <= room]
     return [one.to_dict() for one in measure_speed(model, loaded.model, workloads=fitting)]
+
+
+def copying_of(original: LoadedModel, tasks: Sequence[Task]) -> tuple[Task, TaskResult] | None:
+    """The task COPYING and what the original says, of decoders with a vocabulary head; None where it was asked already,
+    or cannot be."""
+    if any(isinstance(task, Repeat) for task in tasks) or not is_causal_model(network_of(original.model)):
+        return None
+    if original.model.get_output_embeddings() is None:
+        return None
+    task = read_task(COPYING)
+    try:
+        return task, evaluate(original, task)
+    except (CorpusError, UnsupportedModel):  # too short for two copies, or no tokens to draw
+        return None

@@ -59,3 +59,13 @@ def size_lines(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 def speed_lines(speeds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """One a workload."""
     yield from (speed_in_words(speed, "the original") for speed in speeds)
+
+
+def note_lines(arms: Sequence[Arm]) -> Iterator[str]:
+    """Those of the tasks: what holds of the original once, and what only the model that is kept has."""
+    original = next(arm for arm in arms if arm.name == "original")
+    of_original, own = (
+        [f"{one.task}: {note}" for one in arm.results for note in one.notes] for arm in (original, arms[0])
+    )
+    yield from dict.fromkeys(f"Note: {note}" for note in of_original)
+    yield from dict.fromkeys(f"Note ({arms[0].name}): {note}" for note in own if note not in of_original)

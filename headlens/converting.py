@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from headlens.arms import Arm, measured_before_and_after, speeds_beside
+from headlens.arms import Arm, copying_of, measured_before_and_after, speeds_beside
 from headlens.calibration import Calibration, ObjectiveName, calibrate_to_fit, judged, objective_for, tokens_of
 from headlens.conversion.allocate import allocated, predicted
 from headlens.conversion.carriers import converted, in_stock_class
@@ -60,6 +60,12 @@ class Converted:
     tried: tuple[Try, ...] = ()  # on text that nothing was fitted on; the one that was taken first
     warnings: tuple[str, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = "/".join(str(len(groups)) for groups in self.plan.groups)
+        measure, arm = self.objective.replace("_", " "), self.arms[0]
+        how = "copies" if self.recipe is None else str(self.recipe)
+        return f"<Converted {self.original.name}: {counts} key/value heads, {how}, {measure} {arm.distortion:.4f}>"
 
     @property
     def loaded(self) -> LoadedModel:
@@ -123,7 +129,8 @@ def convert(
     objective
         How far the output moved: "cosine", "kl" or "hidden"; None is "kl" for language models, else "cosine".
     tasks
-        What the models are asked, beside the distortion.
+        What the models are asked, beside the distortion. Decoders that have the room are asked `arms.COPYING`, too,
+        unless one of that kind is among them.
     speed
         Time the model beside the original, in turns.
     texts, max_length, seed
@@ -152,15 +159,18 @@ def convert(
     held_out = objective_for(loaded, calibration.held_out, objective, seed=seed)
     choosing = Choosing(loaded, calibration.fitted, chosen, wish.groups, seed, progress)
     progress("measuring: original", 0, 1)  # before minutes of work: not every model can be asked everything
-    original = Arm(ORIGINAL, base, judged(network, held_out), tuple(evaluate(loaded, task) for task in tasks))
-    asking = _Asking(loaded, held_out, tuple(tasks), progress)
+    answers = [(task, evaluate(loaded, task)) for task in tasks]
+    if (copying := copying_of(loaded, tasks)) is not None:
+        answers.append(copying)
+    original = Arm(ORIGINAL, base, judged(network, held_out), tuple(result for _, result in answers))
+    asking = _Asking(loaded, held_out, tuple(task for task, _ in answers), progress)
     counts, spread = _spread(choosing, wish, base, possible, recipe)
     tried = [] if grows else choosing.tried(counts, recipe)
     if tried:
         used, model = tried[0].recipe, choosing.model_of(tried[0])
         arms = [asking.arm(CONVERTED, model)]
         if used.repaired:
-            arms.append(asking.arm(AS_MERGED, converted(loaded.model, tried[0].layers)))
+            arms.append(asking.arm(AS_MERGED, converted(loaded.model, tried[0].layers, stock=False)))
         arms.append(original)
         if used != MEAN_POOLING or wish.groups is not None:
             arms.append(asking.arm(POOLED, choosing.pooled(counts)))

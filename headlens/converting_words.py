@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headlens.arms_words import rows_of, size_lines, speed_lines
+from headlens.arms_words import note_lines, rows_of, size_lines, speed_lines
 from headlens.evaluating_words import difference_line
 from headlens.numbers import aligned, four_digits
 
@@ -37,4 +37,5 @@ def lines_of(result: Converted) -> Iterator[str]:
             yield from (difference_line(difference, other) for difference in result.differences(other))
     yield from size_lines(result.facts["measured"])
     yield from speed_lines(result.facts["speed"])
+    yield from note_lines(result.arms)
     yield from (f"Warning: {warning}" for warning in result.warnings)

@@ -15,20 +15,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from transformers import PreTrainedModel
 
-from headlens.arch import attention_sites, is_causal_model
-from headlens.arms import Arm, measured_before_and_after, speeds_beside
+from headlens.arch import attention_sites
+from headlens.arms import Arm, copying_of, measured_before_and_after, speeds_beside
 from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
 from headlens.corpora import Corpus
-from headlens.errors import CorpusError, PlanError, UnsupportedModel
+from headlens.errors import PlanError
 from headlens.evaluation import (
     Difference,
-    Repeat,
     Task,
-    TaskResult,
     difference_to_mean,
     evaluate,
     paired_difference,
-    read_task,
 )
 from headlens.importance.inputs import TextBatch
 from headlens.importance.methods import Setting, check_methods, ranked
@@ -45,7 +42,6 @@ from headlens.surgery.checkpoint import save_pruned
 
 SEARCHED = 30_000_000  # parameters of layers up to which heads are searched by default: it takes some minutes
 RANDOM_DRAWS = 5
-COPYING = "repeat:8"  # asked of every decoder: perplexity on text hardly shows that copying was lost
 
 Fill = Literal["mean", "zero"]
 Progress = Callable[[str, int, int], None]
@@ -230,7 +226,7 @@ def prune(
     held_out = objective_for(loaded, calibration.held_out, objective, seed=seed)
     progress("measuring: original", 0, 1)  # before a search that takes minutes: not every model can be asked everything
     answers = [evaluate(original, task) for task in tasks]
-    if copying := _copying(original, tasks):
+    if copying := copying_of(original, tasks):
         tasks, answers = [*tasks, copying[0]], [*answers, copying[1]]
     importance, plan = None, wish
     if isinstance(wish, Wish):
@@ -312,20 +308,6 @@ def rank(
         say=lambda what: progress(what, 0, 1),
     )
     return ranked(method, setting)
-
-
-def _copying(original: LoadedModel, tasks: Sequence[Task]) -> tuple[Task, TaskResult] | None:
-    """The task COPYING and what the original says, of decoders with a vocabulary head; None where it was asked already,
-    or cannot be."""
-    if any(isinstance(task, Repeat) for task in tasks) or not is_causal_model(network_of(original.model)):
-        return None
-    if original.model.get_output_embeddings() is None:
-        return None
-    task = read_task(COPYING)
-    try:
-        return task, evaluate(original, task)
-    except (CorpusError, UnsupportedModel):  # too short for two copies, or no tokens to draw
-        return None
 
 
 def _nothing_to_do(base: HeadPlan, *, by_number: bool) -> str:

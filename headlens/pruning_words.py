@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headlens.arms_words import rows_of, size_lines, speed_lines
+from headlens.arms_words import note_lines, rows_of, size_lines, speed_lines
 from headlens.evaluating_words import difference_line, signed
 from headlens.numbers import aligned, amount
 
@@ -32,7 +32,7 @@ def lines_of(result: Pruned) -> Iterator[str]:
         yield from _beside_random(result, name, words)
     yield from size_lines(result.facts["measured"])
     yield from speed_lines(result.facts["speed"])
-    yield from _notes(result)
+    yield from note_lines(result.arms)
 
 
 def _beside_random(result: Pruned, name: str, words: str) -> Iterator[str]:
@@ -42,13 +42,3 @@ def _beside_random(result: Pruned, name: str, words: str) -> Iterator[str]:
         line = difference_line(difference, words if len(draws) == 1 else f"{words} (mean of {len(draws)})")
         own = [result.arms[0].results[place].value - draw.results[place].value for draw in draws]
         yield line if len(draws) == 1 else f"{line}; draw by draw {signed(min(own))} to {signed(max(own))}"
-
-
-def _notes(result: Pruned) -> Iterator[str]:
-    """Those of the tasks: what holds of the original once, and what only the model that is kept has."""
-    of_original, own = (
-        [f"{one.task}: {note}" for one in arm.results for note in one.notes]
-        for arm in (result.arm("original"), result.arms[0])
-    )
-    yield from dict.fromkeys(f"Note: {note}" for note in of_original)
-    yield from dict.fromkeys(f"Note ({result.arms[0].name}): {note}" for note in own if note not in of_original)
