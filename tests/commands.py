@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from unittest.mock import patch
+
 from typer.testing import CliRunner
 
 from headlens.cli import app
@@ -9,7 +12,8 @@ from headlens.cli import app
 
 def invoke(*arguments: object) -> tuple[int, str, str]:
     """Exit code, output and error stream; what no command may raise is raised here."""
-    done = CliRunner().invoke(app, [*map(str, arguments)])
+    with patch("headlens.cli.terminal.SECONDS_BETWEEN", math.inf):  # however slow the machine is
+        done = CliRunner().invoke(app, [*map(str, arguments)])
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.stdout, done.stderr
