@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -11,12 +12,13 @@ from transformers import PreTrainedModel
 from headlens.arch import is_causal_model
 from headlens.encode import max_length_of
 from headlens.errors import CorpusError, UnsupportedModel
-from headlens.evaluation import Repeat, Task, TaskResult, evaluate, read_task
+from headlens.evaluation import Difference, Repeat, Task, TaskResult, evaluate, paired_difference, read_task
 from headlens.measure import measure_speed, workloads_of
 from headlens.models import LoadedModel, network_of
 from headlens.plan import HeadPlan
 from headlens.scores import head_name
 
+ORIGINAL = "original"
 COPYING = "repeat:8"  # asked of every decoder: perplexity on text hardly shows that copying was lost
 
 
@@ -41,6 +43,22 @@ class Arm:
             "distortion": self.distortion,
             "tasks": [result.to_dict() for result in self.results],
         }
+
+
+def differences_between(arm: Arm, other: Arm) -> tuple[Difference, ...]:
+    """Of every task, one less another, paired over items."""
+    return tuple(paired_difference(*pair) for pair in zip(arm.results, other.results, strict=True))
+
+
+def differences_told(arms: Sequence[Arm]) -> dict[str, list[dict[str, Any]]]:
+    """Of the model that is kept, the first one, less the original: plain values for a manifest; None is no interval."""
+    original = next(arm for arm in arms if arm.name == ORIGINAL)
+    told = [asdict(difference) for difference in differences_between(arms[0], original)]
+    return {ORIGINAL: [{name: _or_none(value) for name, value in one.items()} for one in told]}
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def measured_before_and_after(before: Arm, after: Arm, objective: str) -> dict[str, dict[str, float]]:

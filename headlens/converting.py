@@ -14,7 +14,15 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from headlens.arms import Arm, copying_of, measured_before_and_after, speeds_beside
+from headlens.arms import (
+    ORIGINAL,
+    Arm,
+    copying_of,
+    differences_between,
+    differences_told,
+    measured_before_and_after,
+    speeds_beside,
+)
 from headlens.calibration import Calibration, ObjectiveName, calibrate_to_fit, judged, objective_for, tokens_of
 from headlens.conversion.allocate import allocated, predicted
 from headlens.conversion.carriers import converted, in_stock_class
@@ -23,7 +31,7 @@ from headlens.conversion.recipes import MEAN_POOLING, Recipe, usual_recipe
 from headlens.conversion.weights import check_readable
 from headlens.corpora import Corpus
 from headlens.errors import CorpusError, PlanError
-from headlens.evaluation import Difference, Task, evaluate, paired_difference
+from headlens.evaluation import Difference, Task, evaluate
 from headlens.importance.objectives import Objective
 from headlens.measure import sizes_before_and_after
 from headlens.models import LoadedModel, network_of
@@ -35,13 +43,7 @@ from headlens.surgery.checkpoint import save_pruned
 
 TOKENS = 100_000  # that are fitted on
 BEST = "best"
-CONVERTED, AS_MERGED, POOLED, ORIGINAL, NO_HEADS = (
-    "converted",
-    "converted, not refitted",
-    "mean pooling",
-    "original",
-    "no heads",
-)
+CONVERTED, AS_MERGED, POOLED, NO_HEADS = "converted", "converted, not refitted", "mean pooling", "no heads"
 
 Progress = Callable[[str, int, int], None]
 
@@ -78,8 +80,7 @@ class Converted:
 
     def differences(self, other: str = ORIGINAL) -> tuple[Difference, ...]:
         """Of every task, the converted model less another one, paired over items."""
-        pairs = zip(self.arms[0].results, self.arm(other).results, strict=True)
-        return tuple(paired_difference(one, another) for one, another in pairs)
+        return differences_between(self.arms[0], self.arm(other))
 
     def save(self, folder: str | os.PathLike[str], *, self_contained: bool = False, overwrite: bool = False) -> Path:
         """The checkpoint, with plan, manifest, model card and tokenizer; see `surgery.checkpoint.save_pruned`."""
@@ -195,6 +196,7 @@ def convert(
             **measured_before_and_after(original, arms[0], held_out.name),
             **sizes_before_and_after(loaded.model, model),
         },
+        "differences": differences_told(arms),
         "speed": speeds_beside(model, loaded) if speed else [],
         "arms": [arm.to_dict() for arm in arms],
     }

@@ -48,7 +48,7 @@ class Answered:
     parameters: Parameters
     disk: DiskBytes
     cache: CacheBytes | None  # None of encoders
-    pruned_from: str | None = None  # as the manifest of a pruned checkpoint has it
+    made_from: str | None = None  # as the manifest of a checkpoint that came out of surgery has it
     differences: tuple[Difference | None, ...] = ()  # one a task; None where no metric says anything between the two
     speeds: tuple[Speed, ...] = ()
     notes: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Answered:
         return {
             "name": self.name,
             **self.facts,
-            "pruned_from": self.pruned_from,
+            "made_from": self.made_from,
             "tasks": [result.to_dict() for result in self.results],
             "lm_eval": self.lm_eval,
             "parameters": asdict(self.parameters),
@@ -216,9 +216,9 @@ class _Asking:
         facts = {key: value for key, value in loaded.provenance.items() if key != "name"}
         sizes, cache = sizes_of(loaded.model)
         folder, disk = _on_disk(loaded)
-        pruned_from, damage = _pruned_from(folder)
+        made_from, damage = _made_from(folder)
         notes = (*damage, *(f"{result.task}: {note}" for result in results for note in result.notes))
-        return Answered(loaded.name, facts, tuple(results), harness, sizes, disk, cache, pruned_from, notes=notes)
+        return Answered(loaded.name, facts, tuple(results), harness, sizes, disk, cache, made_from, notes=notes)
 
 
 def _on_disk(loaded: LoadedModel) -> tuple[Path, DiskBytes]:
@@ -231,14 +231,14 @@ def _on_disk(loaded: LoadedModel) -> tuple[Path, DiskBytes]:
     return checkpoint.folder, DiskBytes(size, size)
 
 
-def _pruned_from(folder: Path) -> tuple[str | None, tuple[str, ...]]:
+def _made_from(folder: Path) -> tuple[str | None, tuple[str, ...]]:
     """The name of the original; and a note where a manifest is there that cannot be read."""
     if not has_manifest(folder):
         return None, ()
     try:
         return source_of(read_manifest(folder)), ()
     except OutputError as reason:  # the model was loaded all the same
-        return None, (f"{reason} So it is not known what this model was pruned from.",)
+        return None, (f"{reason} So it is not known what this model was made from.",)
 
 
 def _held_against(one: Answered, other: Answered, seed: int) -> dict[str, Any]:
@@ -261,10 +261,11 @@ def _difference(result: TaskResult, other: TaskResult, seed: int) -> Difference 
 def _hints(found: Sequence[Answered]) -> Iterator[str]:
     named = {one.name for one in found}
     for one in found:
-        if one.pruned_from is not None and one.pruned_from not in named and is_here(one.pruned_from):
+        if one.made_from is not None and one.made_from not in named and is_here(one.made_from):
+            surgery = one.facts.get("surgery") or {}
             yield (
-                f"{one.name} was pruned from {one.pruned_from}, which is here: --against {one.pruned_from} shows what "
-                f"that cost."
+                f"{one.name} was {surgery.get('kind') or 'made'} from {one.made_from}, which is here: --against "
+                f"{one.made_from} shows what that cost."
             )
 
 

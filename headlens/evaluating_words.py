@@ -108,8 +108,10 @@ def _size_rows(found: Evaluation) -> Iterator[Sequence[str]]:
     first = found.models[0]
     has_cache = any(model.cache is not None for model in found.models)
     cache = [f"cache of {amount(first.cache.tokens, 'token')}"] if has_cache and first.cache is not None else []
-    yield ["model", "parameters", "of attention", "weights on disk", *cache]
-    for model in found.models:
+    shared = [_kv_heads(model.facts) for model in found.models]
+    differ = len({*shared}) > 1
+    yield ["model", "parameters", "of attention", "weights on disk", *cache, *(["key/value heads"] if differ else [])]
+    for model, kv_heads in zip(found.models, shared, strict=True):
         base = None if found.against is None or model is first else first
         yield [
             model.name,
@@ -117,7 +119,17 @@ def _size_rows(found: Evaluation) -> Iterator[Sequence[str]]:
             _count(model.parameters.attention, None if base is None else base.parameters.attention),
             _count(model.disk.weights, None if base is None else base.disk.weights, " bytes"),
             *([] if not cache else [_cache(model, base)]),
+            *([kv_heads] if differ else []),
         ]
+
+
+def _kv_heads(facts: Mapping[str, Any]) -> str:
+    """In every layer, or layer by layer where that is not one number; empty where it is not known."""
+    plan = facts.get("plan")
+    counts = [facts.get("kv_heads")] if plan is None else [len(groups) for groups in plan["groups"]]
+    if len({*counts}) > 1:
+        return " ".join(map(str, counts))
+    return "" if counts[0] is None else f"{counts[0]:,} a layer"
 
 
 def _cache(model: Answered, base: Answered | None) -> str:

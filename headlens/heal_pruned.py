@@ -184,7 +184,7 @@ def other_source(manifest: Mapping[str, Any], original: LoadedModel) -> str | No
     if not told or not found or told == found:
         return None
     return (
-        f"The weight files of {original.name} have the hash {str(found)[:12]}, and the checkpoint was pruned from one "
+        f"The weight files of {original.name} have the hash {str(found)[:12]}, and the checkpoint came from one "
         f"with {str(told)[:12]}: it may be another model."
     )
 

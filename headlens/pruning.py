@@ -16,7 +16,15 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from headlens.arch import attention_sites
-from headlens.arms import Arm, copying_of, measured_before_and_after, speeds_beside
+from headlens.arms import (
+    ORIGINAL,
+    Arm,
+    copying_of,
+    differences_between,
+    differences_told,
+    measured_before_and_after,
+    speeds_beside,
+)
 from headlens.calibration import ObjectiveName, calibrate, judged, objective_for
 from headlens.corpora import Corpus
 from headlens.errors import PlanError
@@ -25,7 +33,6 @@ from headlens.evaluation import (
     Task,
     difference_to_mean,
     evaluate,
-    paired_difference,
 )
 from headlens.importance.inputs import TextBatch
 from headlens.importance.methods import Setting, check_methods, ranked
@@ -82,9 +89,7 @@ class Pruned:
 
     def differences(self) -> tuple[Difference, ...]:
         """Of every task, the model that is kept less the original, paired over items."""
-        kept = self.arms[0]
-        pairs = zip(kept.results, self.arm("original").results, strict=True)
-        return tuple(paired_difference(one, other) for one, other in pairs)
+        return differences_between(self.arms[0], self.arm(ORIGINAL))
 
     def differences_to_random(self, name: str = "random") -> tuple[Difference, ...]:
         """Of every task, the model that is kept less the mean over draws of `name`: whether the choice paid.
@@ -267,6 +272,7 @@ def prune(
             **measured_before_and_after(arms.original, arms.found[0], arms.objective.name),
             **sizes_before_and_after(original.model, model),
         },
+        "differences": differences_told(arms.found),
         "speed": speeds_beside(model, original) if speed else [],
         "arms": [arm.to_dict() for arm in arms.found],
     }

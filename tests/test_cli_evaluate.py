@@ -54,7 +54,7 @@ def test_a_pruned_checkpoint_against_its_original(cut: Path, tmp_path: Path, mon
     found = json.loads((tmp_path / "new" / "e.json").read_text(encoding="utf-8"))
     assert found["command"] == "headlens evaluate 'a b'"
     whole, small = found["models"]
-    assert (whole["name"], small["name"], small["pruned_from"]) == (TINY, str(cut), TINY)
+    assert (whole["name"], small["name"], small["made_from"]) == (TINY, str(cut), TINY)
     # 8 of 32 heads of 24 numbers each: W_Q, W_K, W_V with their biases, and W_O
     assert whole["parameters"]["total"] - small["parameters"]["total"] == 192 * (3 * 192 + 192) + 3 * 192
     (difference,) = small["differences"]

@@ -175,7 +175,9 @@ def test_without_accelerate_it_says_what_to_install(cut: Path, tmp_path: Path, m
 
 def test_a_folder_that_is_no_pruned_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
-    assert "give a folder that `headlens prune` wrote" in refusal(tmp_path / "x", "--out", tmp_path / "out")
+    assert "give a folder that `headlens prune` or `headlens convert` wrote" in refusal(
+        tmp_path / "x", "--out", tmp_path / "out"
+    )
 
 
 def test_where_the_original_is_not_named_it_must_be_given(tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from converted import PER_LAYER, with_shared
 from evaluated import as_loaded, whole_model, word_tokenizer
 from pruned_models import SOURCE, pruned
 
 import headlens.evaluating
+from headlens.conversion.carriers import converted
+from headlens.conversion.weights import read_layers
 from headlens.errors import CorpusError, OutputError, UnsupportedModel
 from headlens.evaluating import Answered, Evaluation, evaluate_models, is_here
 from headlens.evaluating_words import difference_in_words, difference_line, figure, lines_of, speed_in_words
@@ -237,7 +240,7 @@ def test_a_pruned_checkpoint_says_how_to_hold_it_against_its_original(
 ) -> None:
     path = str(checkpoint(tmp_path, "tiny-gpt2"))
     found = evaluate_models([path], [])
-    assert found.models[0].pruned_from == "tiny-gpt2"
+    assert found.models[0].made_from == "tiny-gpt2"
     assert found.hints == (
         f"{path} was pruned from tiny-gpt2, which is here: --against tiny-gpt2 shows what that cost.",
     )
@@ -247,13 +250,25 @@ def test_a_pruned_checkpoint_says_how_to_hold_it_against_its_original(
     assert evaluate_models([path], [], against="tiny-gpt2").hints == ()
 
 
+def test_a_converted_checkpoint_is_not_called_pruned_and_shows_its_key_value_heads(tmp_path: Path) -> None:
+    model = whole_model("gpt2").float()
+    layers = with_shared(read_layers(model), PER_LAYER)
+    manifest = {"source": {**SOURCE["source"], "name": "tiny-gpt2"}}
+    path = save_pruned(converted(model, layers), tmp_path / "few", tokenizer=word_tokenizer(), manifest=manifest)
+    found = evaluate_models([str(path), str(checkpoint(tmp_path, "tiny-gpt2"))], [])
+    assert found.hints[0].startswith(f"{path} was converted from tiny-gpt2, which is here: --against tiny-gpt2 shows")
+    table = [line.split("  ")[-1].strip() for line in lines_of(found) if "parameters" in line or " bytes" in line]
+    assert table == ["key/value heads", "2 1 4", "3 4 4"]
+    assert "key/value" not in "".join(lines_of(evaluate_models([str(path)], [])))
+
+
 def test_an_original_that_is_not_here_is_not_named(tmp_path: Path) -> None:
     found = evaluate_models([str(checkpoint(tmp_path, "no-such/model"))], [])
-    assert (found.models[0].pruned_from, found.hints) == ("no-such/model", ())
+    assert (found.models[0].made_from, found.hints) == ("no-such/model", ())
 
 
-NOT_KNOWN = " So it is not known what this model was pruned from."
-NO_MANIFEST = f" is no manifest of the schema headlens.pruned/1 or headlens.masked/1.{NOT_KNOWN}"
+NOT_KNOWN = " So it is not known what this model was made from."
+NO_MANIFEST = f" is no manifest of the schema headlens.pruned/1, headlens.masked/1 or headlens.converted/1.{NOT_KNOWN}"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +289,7 @@ def test_a_damaged_manifest_is_no_error_and_not_passed_over(
     else:
         (path / "headlens.json").write_text(manifest, encoding="utf-8")
     found = evaluate_models([str(path)], [])
-    assert found.models[0].pruned_from is None
+    assert found.models[0].made_from is None
     notes = [line for line in lines_of(found) if line.startswith("Note: ")]
     assert [note.partition("headlens.json")[2] for note in notes] == ([] if said is None else [said])
 

@@ -128,7 +128,7 @@ def test_random_draws_are_one_row_with_their_reach() -> None:
 def test_sizes_and_speed_are_told_and_scores_are_in_the_table_only() -> None:
     assert list(surgery_lines(after_surgery())) == [
         "Parameters: 750; 1,000 in the original (.75 of it).",
-        "Speed, prefill: 1.25 times that of the original (1.20 to 1.30 in paired runs).",
+        "Speed, prefill: 1.25 times that of the original (quartiles of paired runs 1.20 to 1.30).",
     ]
 
 

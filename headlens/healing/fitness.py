@@ -27,7 +27,7 @@ def check_pair(student: PreTrainedModel, teacher: PreTrainedModel) -> None:
     ):
         if one != other:
             raise HealingError(
-                f"A model is healed after the one that it was pruned from: the student has the {what} {one}, the "
+                f"A model is healed after the one that it came from: the student has the {what} {one}, the "
                 f"teacher {other}."
             )
     if student.dtype in _HALF:

@@ -84,7 +84,7 @@ class _Part:
     scores: list[ScoreRow]
     total: str
     evidence: list[EvidenceRow]
-    surgery: Table | None  # what taking heads out of the one cost, where the other came of that
+    surgery: Table | None  # what surgery on the one cost, where the other came of that
     sizes: list[str]
 
 

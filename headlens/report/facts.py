@@ -111,13 +111,25 @@ def _model_words(scores: ScoreTable, provenance: Provenance) -> Iterator[str]:
     if is_causal is not None:
         yield "causal" if is_causal else "bidirectional"
     yield f"{scores.n_layers} {_of('layer', scores.n_layers)} × {scores.n_heads} {_of('head', scores.n_heads)}"
-    kv_heads = at(model, "kv_heads")
-    if kv_heads is not None and kv_heads != at(model, "heads"):
-        yield f"{_plain(kv_heads)} key/value heads a layer"
+    if words := _key_value_words(model):
+        yield words
     if parameters := at(model, "parameters"):
         yield f"{_amount(parameters)} parameters"
     if dtype := at(model, "dtype"):
         yield str(dtype)
+
+
+def _key_value_words(model: object) -> str:
+    """Empty where every head has keys and values of its own; of a pruned model those of the original."""
+    kv_heads = at(model, "kv_heads")
+    if at(model, "heads_kept") is None and (groups := at(model, "plan", "groups")):  # no head is gone: converted
+        counts = [len(layer) for layer in groups]
+        if len({*counts}) > 1:
+            return f"{' '.join(map(str, counts))} key/value heads by layer"
+        kv_heads = counts[0]
+    if kv_heads is None or kv_heads == at(model, "heads"):
+        return ""
+    return f"{_plain(kv_heads)} key/value {'head' if kv_heads == 1 else 'heads'} a layer"
 
 
 def corpus_words(provenance: Provenance) -> Iterator[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from headlens.manifest import kv_heads_before, kv_heads_in_words, measure_in_words
 from headlens.numbers import amount, four_digits, number
 from headlens.report.facts import Provenance, at
 from headlens.report.tables import NOTHING, Cell, Column, Row, Table
@@ -14,17 +15,19 @@ from headlens.report.tables import NOTHING, Cell, Column, Row, Table
 ARMS = {
     "original": "the original",
     "converted": "converted",
-    "converted, not refitted": "converted, before its refit",
+    "converted, not refitted": "converted, not refitted",
     "pruned": "pruned",
     "masked": "masked",
     "repaired": "pruned and repaired",
     "healed": "healed",
     "mean pooling": "plain mean pooling",
+    "mean pooling, healed": "plain mean pooling, healed alike",
     "random, same layers": "random heads, as many in each layer",
     "random": "random heads, of any layer",
+    "random, healed": "random heads, healed alike",
     "no heads": "no heads at all",
 }
-_KEPT = ("pruned", "masked", "repaired", "healed", "converted")
+_OF_SURGERY = ("pruned", "masked", "repaired", "healed", "converted")
 _FILLS = {"mean": "their mean outputs kept in the bias", "zero": "nothing in their place"}
 
 
@@ -38,21 +41,19 @@ def is_of(model: object, other: object) -> bool:
 
 
 def surgery_sentence(provenance: Provenance) -> str:
-    """Which model was operated on, how many heads went, and how they were chosen; empty of models as they were."""
+    """Which model was operated on, which heads went or share keys and values anew, and how that was chosen; empty of
+    models as they were."""
     model = at(provenance, "model")
     surgery = at(model, "surgery")
     if not isinstance(surgery, Mapping):
         return ""
-    whole, kept = _heads(model)
     source = at(surgery, "source", "name") or "another model"
     if at(surgery, "kind") == "masked":
         done = "with heads set to 0; nothing in it is smaller"
     elif at(surgery, "kind") == "converted":
         done = f"with {_key_values(surgery)}"
-    elif whole is None or kept is None:
-        done = "pruned"
     else:
-        done = f"without {whole - kept:,} of its {amount(whole, 'head')}"
+        done = _without(model, surgery)
     method = at(surgery, "method")
     chosen = [
         *([f"chosen {_by(at(method, 'ranked_by'))}"] if at(method, "ranked_by") else []),
@@ -60,18 +61,34 @@ def surgery_sentence(provenance: Provenance) -> str:
         *([f"{at(method, 'grouping')} groups"] if at(method, "grouping") else []),
         *([_FILLS[at(method, "fill")]] if at(method, "fill") in _FILLS else []),
         *(["output projections refitted"] if at(method, "repair") else []),
+        *([f"healed in {amount(steps, 'step')}"] if isinstance(steps := at(method, "healed_steps"), int) else []),
     ]
     how = f" ({'; '.join(chosen)})" if chosen else ""
     return f"{source} {done}{how}"
 
 
+def _without(model: object, surgery: Mapping[str, Any]) -> str:
+    """How many heads are gone, of all that the first of several originals had, and what the others share, if anew."""
+    whole, kept = _heads(model)
+    counted = "" if whole is None or kept is None else f"{whole - kept:,} of its {amount(whole, 'head')}"
+    gone = f"without {counted}" if counted else "pruned"
+    if not at(surgery, "shares_anew"):
+        return gone
+    of_source = next((arm.get("heads") for arm in _arms(surgery) if arm.get("name") == "original"), None)
+    if counted and kept == of_source:
+        return f"with {_key_values(surgery)}; {counted} were gone before"
+    return f"{gone} and with {_key_values(surgery)}"
+
+
 def _key_values(surgery: Mapping[str, Any]) -> str:
-    counts, whole = at(surgery, "kv_heads"), at(surgery, "kv_heads_of_original")
-    if not isinstance(counts, list) or not counts or not isinstance(whole, int):
+    before, after = kv_heads_before(surgery), at(surgery, "kv_heads")
+    if before is None or not isinstance(after, list):
         return "other key/value heads"
-    if len(set(counts)) == 1:
-        return f"{amount(counts[0], 'key/value head')} a layer instead of {whole}"
-    return f"{sum(counts):,} key/value heads in all instead of {whole * len(counts):,}"
+    return kv_heads_in_words(before, after)
+
+
+def _arms(surgery: object) -> list[Mapping[str, Any]]:
+    return [arm for arm in at(surgery, "arms") or [] if isinstance(arm, Mapping)]
 
 
 def _merged(method: object) -> str:
@@ -80,18 +97,19 @@ def _merged(method: object) -> str:
 
 def surgery_table(provenance: Provenance) -> Table | None:
     """One row for each kind of model that was asked the same; None where nobody asked."""
-    arms = [arm for arm in at(provenance, "model", "surgery", "arms") or [] if isinstance(arm, Mapping)]
+    surgery = at(provenance, "model", "surgery")
+    arms = _arms(surgery)
     named = {name: [arm for arm in arms if arm.get("name") == name] for name in ARMS}
     rows = {name: some for name, some in named.items() if some}
     if not rows:
         return None
-    shares = at(provenance, "model", "surgery", "kind") == "converted"
+    shares = at(surgery, "kind") == "converted" or bool(at(surgery, "shares_anew"))
     tasks = list(dict.fromkeys(task for arm in arms for task in at(arm, "tasks") or {}))
     columns = [
         Column("Model", is_number=False, names=("model",)),
         Column("Heads", names=("heads",)),
         *([Column("Key/value heads", names=("kv_heads",))] if shares else []),
-        Column("Distortion", _DISTORTION, names=("distortion", "lowest", "highest"), is_low_first=True),
+        Column("Distortion", _distortion(surgery), names=("distortion", "lowest", "highest"), is_low_first=True),
         *(Column(task, names=("value", "lowest", "highest")) for task in tasks),
     ]
     return Table(
@@ -101,10 +119,13 @@ def surgery_table(provenance: Provenance) -> Table | None:
     )
 
 
-_DISTORTION = (
-    "How far the output moved from that of the original, on text that had no say in the choice; 0 is none. Of several "
-    "random draws the mean, and the lowest and highest"
-)
+def _distortion(surgery: object) -> str:
+    measure = measure_in_words(at(surgery, "method", "objective"))
+    unit = f" ({measure})" if measure else ""
+    return (
+        f"How far the output moved from that of the original{unit}, on text that had no say in the choice; 0 is none. "
+        f"Of several random draws the mean, and the lowest and highest"
+    )
 
 
 def surgery_lines(provenance: Provenance) -> Iterator[str]:
@@ -121,7 +142,7 @@ def surgery_lines(provenance: Provenance) -> Iterator[str]:
         if all(isinstance(value, int | float) for value in (ratio, low, high)):
             yield (
                 f"Speed, {at(one, 'workload')}: {ratio:.2f} times that of the original "
-                f"({low:.2f} to {high:.2f} in paired runs)."
+                f"(quartiles of paired runs {low:.2f} to {high:.2f})."
             )
 
 
@@ -130,7 +151,7 @@ def _row(name: str, arms: Sequence[Mapping[str, Any]], tasks: Sequence[str], sha
     known = heads if isinstance(heads, int) else math.nan
     draws = f"{len(arms)} draws" if len(arms) > 1 else ""
     cells = [
-        Cell(ARMS[name], note=draws, values=(name,), is_strong=name in _KEPT),
+        Cell(ARMS[name], note=draws, values=(name,), is_strong=name in _OF_SURGERY),
         Cell(f"{heads:,}" if isinstance(heads, int) else NOTHING, values=(known,)),
         *([_kv_heads(arms[0].get("kv_heads"))] if shares else []),
         _spread([arm.get("distortion") for arm in arms]),

@@ -1,4 +1,4 @@
-"""The page that comes with a checkpoint out of surgery, for people: what it is, how it loads, what was measured."""
+"""The page that comes with a checkpoint out of surgery, for people: what it is, how it loads, where it comes from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from headlens.numbers import amount, four_digits
+from headlens.manifest import kv_heads_before, kv_heads_in_words
+from headlens.numbers import amount
+from headlens.surgery.card_tables import beside, differences, entry, escaped, in_code, listed, sizes, speed, table
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
@@ -14,17 +16,38 @@ def model_card(facts: Mapping[str, Any]) -> str:
     parts = [
         _front_matter(facts),
         _title(facts),
+        _shared(facts),
         _heads(facts),
         _loading(facts),
-        _measured(facts),
-        _beside(facts),
-        _speed(facts),
+        beside(facts),
+        differences(facts),
+        sizes(facts),
+        speed(facts),
         _origin(facts),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 # ------------------------------------------------------------------------------------------------------- what it is
+
+_TAGS = {"pruned": "head-pruning", "masked": "head-masking", "converted": "grouped-query-attention"}
+_HUB_ID = r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.-]+"
+
+
+def _front_matter(facts: Mapping[str, Any]) -> str:
+    """For the model hub; of a base model only what is a name there, and not a folder. Of a licence nothing is known."""
+    name, kind = entry(facts, "source", "name"), _kind(facts)
+    is_of_hub = isinstance(name, str) and re.fullmatch(_HUB_ID, name) and entry(facts, "source", "revision")
+    lines = [
+        "library_name: transformers",
+        *([f"base_model: {name}"] if is_of_hub else []),
+        "tags:",
+        "- headlens",
+        "- attention-heads",
+        f"- {_TAGS[kind]}",
+        *([f"- {_TAGS['converted']}"] if kind == "pruned" and "groups" in facts else []),
+    ]
+    return "\n".join(["---", *lines, "---"])
 
 
 def _kind(facts: Mapping[str, Any]) -> str:
@@ -34,295 +57,220 @@ def _kind(facts: Mapping[str, Any]) -> str:
 def _source_name(facts: Mapping[str, Any]) -> str:
     source = facts.get("source")
     name = source.get("name") if isinstance(source, Mapping) else source
-    return _text(name) if name else f"a {facts['family']} model"
-
-
-def _front_matter(facts: Mapping[str, Any]) -> str:
-    """For the model hub; of a base model only what is a name there, and not a folder."""
-    name = _at(facts, "source", "name")
-    is_of_hub = isinstance(name, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "/"))
-    is_loaded = facts["loads_in"] != "headlens"
-    lines = [
-        *(["library_name: transformers"] if is_loaded else ["library_name: headlens"]),
-        *([f"base_model: {name}"] if is_of_hub and _at(facts, "source", "revision") else []),
-        "tags:",
-        f"- {_kind(facts)}-attention",
-        "- headlens",
-    ]
-    return "\n".join(["---", *lines, "---"])
+    return escaped(name) if name else f"a {facts['family']} model"
 
 
 def _title(facts: Mapping[str, Any]) -> str:
-    name, kind = _source_name(facts), _kind(facts)
-    left, whole = sum(map(len, facts["heads_kept"])), facts["heads_of_original"]
-    if kind == "masked":
+    name, whole = _source_name(facts), facts["heads_of_original"]
+    gone = whole - sum(map(len, facts["heads_kept"]))
+    if _kind(facts) == "masked":
         return (
-            f"# {name} with {whole - left} attention heads masked\n\n"
-            f"The part of {whole - left} of {whole} heads in the output projections is zero. The model has its full "
+            f"# {name} with {amount(gone, 'attention head')} masked\n\n"
+            f"The part of {gone} of {whole} heads in the output projections is zero. The model has its full "
             f"size and speed: this tells what the heads are worth, and saves nothing."
         )
-    size = f"{facts['parameters']:,} parameters, {facts['dtype']}. The license of {name} holds for it."
-    if kind == "converted":
+    size = f"{facts['parameters']:,} parameters, {facts['dtype']}."
+    shared = _kv_heads(facts)
+    if _kind(facts) == "converted":
         return (
-            f"# {name} with {_key_values(facts)}\n\nQuery heads share keys and values otherwise than in {name}: the "
-            f"key/value cache is {_cache(facts)} in size, and all {whole} query heads are there. {size}"
+            f"# {name} with {shared}\n\nThis is {name} after headlens converted its attention: all {whole} attention "
+            f"heads are there, and share keys and values in another way than before. {_trained(facts)} {size}"
         )
-    gone = f"{amount(whole - left, 'head')} {'was' if whole - left == 1 else 'were'} taken out by headlens"
-    shared = f" What is left has {_key_values(facts)}." if _is_shared_anew(facts) else ""
-    return f"# {name} with {left} of {whole} attention heads\n\n{gone}: their weights are gone.{shared} {size}"
+    was = "head was" if gone == 1 else "heads were"
+    also = f" What is left has {shared}: it was converted, too." if shared else ""
+    return (
+        f"# {name} with {whole - gone} of {whole} attention heads\n\n"
+        f"{gone} {was} taken out by headlens: the weights are gone.{also} {_trained(facts)} {size}"
+    )
 
 
-def _key_values(facts: Mapping[str, Any]) -> str:
-    """ "2 of 8 key/value heads in every layer"."""
-    counts, whole = facts["kv_heads"], facts["kv_heads_of_original"]
-    if len({*counts}) == 1:
-        return f"{counts[0]} key/value {'head' if counts[0] == 1 else 'heads'} a layer instead of {whole}"
-    return f"{sum(counts)} key/value heads in {len(counts)} layers instead of {whole * len(counts)}"
+def _trained(facts: Mapping[str, Any]) -> str:
+    steps = entry(facts, "method", "healed_steps")
+    if isinstance(steps, int):
+        return f"Then it was trained for {amount(steps, 'step')} to give what the model before gives."
+    return "Nothing was trained."
 
 
-def _cache(facts: Mapping[str, Any]) -> str:
-    share = sum(facts["kv_heads"]) / (facts["kv_heads_of_original"] * len(facts["kv_heads"]))
-    return f"{share:.0%}"
+def _kv_heads(facts: Mapping[str, Any]) -> str:
+    """How many key/value heads there are of those before; empty where the same heads share them."""
+    before = kv_heads_before(facts)
+    return kv_heads_in_words(before, facts["kv_heads"]) if "groups" in facts and before else ""
 
 
-def _is_shared_anew(facts: Mapping[str, Any]) -> bool:
-    share = facts["heads_of_original"] // len(facts["heads_kept"]) // facts.get("kv_heads_of_original", 1)
-    groups = [group for layer in facts.get("groups", []) for group in layer]
-    return any(len({head // share for head in group}) > 1 for group in groups)
+_MERGED = {
+    "mean": "Each is the mean of the weights and biases of those that it stands for.",
+    "first": "Each is the first of those that it stands for.",
+    "random": "Each is one of those that it stands for, by lot.",
+    "medoid": "Each is that one of those it stands for whose keys and values are nearest to the others'.",
+    "weighted": "Each is a mean of those that it stands for, by the size of their keys and of their values.",
+    "aligned": "Those that became one were rotated towards each other, which changes nothing, and then averaged.",
+    "svd": "Each is the factor that those it stands for share best on calibration text; what is a query head's own is "
+    "in its part of the query and output projections.",
+    "copies": "They are copies of those before, which is exact.",
+}
+_GROUPED = {
+    "contiguous": "Neighbours share.",
+    "similar": "Those share that were near to each other after rotation.",
+    "cheapest": "Those share that lose least by it on calibration text.",
+    "random": "Which share was drawn by lot.",
+}
+
+
+def _shared(facts: Mapping[str, Any]) -> str:
+    """Of every layer the key/value heads before and after, and the query heads on each; empty of other surgery."""
+    if "groups" not in facts:
+        return ""
+    merged, grouping = entry(facts, "method", "merged_by"), entry(facts, "method", "grouping")
+    how = [_MERGED.get(str(merged), ""), _GROUPED.get(str(grouping), "") if merged in _MERGED else ""]
+    if merged and entry(facts, "method", "repair") is True:
+        how.append("The output projections were then fitted anew, layer by layer, to what the model before gives.")
+    told = (
+        "Query heads have the numbers of the original model, from 0; the checkpoint holds them in the order of this "
+        "table. Those that share keys and values stand between two bars."
+    )
+    before: Sequence[object] = kv_heads_before(facts) or ["–"] * len(facts["groups"])
+    rows = [
+        [str(layer), str(was), str(len(groups)), " \\| ".join(map(_numbers, groups)) or "none"]
+        for layer, (was, groups) in enumerate(zip(before, facts["groups"], strict=True))
+    ]
+    return "\n\n".join(
+        [
+            "## Key/value heads",
+            *([sentences] if (sentences := " ".join(filter(None, how))) else []),
+            told,
+            table(["layer", "before", "now", "query heads that share one"], rows),
+        ]
+    )
 
 
 def _heads(facts: Mapping[str, Any]) -> str:
+    if "groups" in facts:  # they stand with those that they share with
+        return ""
     title = "Heads that are not masked" if _kind(facts) == "masked" else "Heads that are there"
-    told = "Numbers count from 0, as in the original model."
-    rows = [f"| {layer} | {_numbers(kept)} |" for layer, kept in enumerate(facts["heads_kept"])]
-    if _kind(facts) == "converted" or _is_shared_anew(facts):
-        title, told = "Heads that share keys and values", f"{told} Between bars stand those that share."
-        rows = [f"| {layer} | {_shared(groups)} |" for layer, groups in enumerate(facts["groups"])]
-    return "\n".join([f"## {title}", "", told, "", "| layer | heads |", "|---|---|", *rows])
+    rows = [[str(layer), _numbers(kept)] for layer, kept in enumerate(facts["heads_kept"])]
+    return f"## {title}\n\nNumbers count from 0, as in the original model.\n\n{table(['layer', 'heads'], rows)}"
 
 
 def _numbers(kept: Sequence[int]) -> str:
     return " ".join(map(str, kept)) if kept else "none"
 
 
-def _shared(groups: Sequence[Sequence[int]]) -> str:
-    return " \\| ".join(map(_numbers, groups)) if groups else "none"
-
-
 # ------------------------------------------------------------------------------------------------------------- loading
 
-_AUTO = {
-    "CausalLM": "AutoModelForCausalLM",
-    "LMHeadModel": "AutoModelForCausalLM",
-    "MaskedLM": "AutoModelForMaskedLM",
-    "SequenceClassification": "AutoModelForSequenceClassification",
-    "TokenClassification": "AutoModelForTokenClassification",
-    "QuestionAnswering": "AutoModelForQuestionAnswering",
-    "ConditionalGeneration": "AutoModelForSeq2SeqLM",
-}
+_INSTALL = "```sh\npip install headlens\n```"
 
 
 def _loading(facts: Mapping[str, Any]) -> str:
-    auto = next((auto for end, auto in _AUTO.items() if facts["class"].endswith(end)), "AutoModel")
-    needs, lines = {
-        "transformers": ("plain transformers", [f'model = {auto}.from_pretrained("FOLDER")']),
-        "headlens": (
-            "transformers with headlens installed",
-            [
-                "import headlens.models  # tells transformers the classes of these models",
-                "",
-                f'model = {auto}.from_pretrained("FOLDER")',
-            ],
-        ),
-        "transformers with trust_remote_code": (
-            "transformers with trust_remote_code, which runs modeling_headlens.py of this folder",
-            [
-                f'model = {auto}.from_pretrained("FOLDER", trust_remote_code=True)',
-                "",
-                "# with headlens installed, no code of the folder is needed:",
-                "import headlens.models",
-                "",
-                f'model = {auto}.from_pretrained("FOLDER")',
-            ],
-        ),
+    auto = facts.get("auto_class") or "AutoModel"
+    plain = f'model = {auto}.from_pretrained("FOLDER")  # this folder, or its name on the hub'
+    begin = f"from transformers import {auto}"
+    with_headlens = [begin, "", "import headlens.models  # tells transformers the classes of such models", "", plain]
+    trusting = plain.replace('"FOLDER"', '"FOLDER", trust_remote_code=True')
+    told = {
+        "transformers": ["Plain transformers loads it.", _code(begin, "", plain)],
+        "headlens": ["transformers loads it where headlens is installed:", _INSTALL, _code(*with_headlens)],
+        "transformers with trust_remote_code": [
+            "transformers loads it with `trust_remote_code=True`, which runs `modeling_headlens.py` of this folder:",
+            _code(begin, "", trusting),
+            "Where headlens is installed, no code of the folder is needed:",
+            _INSTALL,
+            _code(*with_headlens),
+        ],
     }[facts["loads_in"]]
-    code = "\n".join([f"from transformers import {auto}", "", *lines])
-    return f"## Loading\n\nLoads in {needs}. The class is `{facts['class']}`.\n\n```python\n{code}\n```"
+    return "\n\n".join(["## Loading", f"The class is `{facts['class']}`. {told[0]}", *told[1:]])
 
 
-# ------------------------------------------------------------------------------------------------------------ measured
-
-UNITS = {"kl_distortion": "nats a token", "cosine_distortion": "1 - cosine"}
-
-
-def _measured(facts: Mapping[str, Any]) -> str:
-    pairs = facts.get("measured")
-    if not isinstance(pairs, Mapping) or not pairs:
-        return ""
-    rows = [
-        f"| {_text(name)} | {_number(value.get('before'))} | {_number(value.get('after'))} |"
-        for name, value in pairs.items()
-        if isinstance(value, Mapping)
-    ]
-    return "\n".join(["## Measured", "", "| | before | after |", "|---|---|---|", *rows])
-
-
-ARMS = {
-    "original": "the original",
-    "converted": "this model",
-    "pruned": "pruned",
-    "masked": "this model",
-    "repaired": "pruned and repaired",
-    "healed": "healed",
-    "converted, not refitted": "the same before its refit",
-    "mean pooling": "plain mean pooling",
-    "mean pooling, healed": "plain mean pooling, healed alike",
-    "random, same layers": "random heads, as many in each layer",
-    "random": "random heads, of any layer",
-    "random, healed": "random heads, healed alike",
-    "no heads": "no heads at all",
-}
-
-
-def _beside(facts: Mapping[str, Any]) -> str:
-    arms = [arm for arm in _listed(_at(facts, "healing", "arms") or facts.get("arms")) if isinstance(arm, Mapping)]
-    if len(arms) < 2:
-        return ""
-    objective = str(_at(facts, "method", "objective") or _at(facts, "healing", "objective") or "")
-    unit = f", {UNITS[objective]}" if objective in UNITS else ""
-    tasks = [str(task.get("task")) for task in _listed(arms[0].get("tasks")) if isinstance(task, Mapping)]
-    head = ["", f"distortion{unit}", *map(_text, tasks)]
-    rows = [_row(name, [arm for arm in arms if arm.get("name") == name]) for name in ARMS]
-    return "\n".join(
-        [
-            "## Beside what it is held against",
-            "",
-            "How far the output moved from the original's, on text that nothing was fitted on or chosen by, and what "
-            "tasks gave; of several draws the mean.",
-            "",
-            f"| {' | '.join(head)} |",
-            "|---" * len(head) + "|",
-            *(row for row in rows if row),
-        ]
-    )
-
-
-def _row(name: str, arms: Sequence[Mapping[str, Any]]) -> str:
-    if not arms:
-        return ""
-    columns = [[arm.get("distortion") for arm in arms]]
-    for place in range(len(_listed(arms[0].get("tasks")))):
-        columns.append([_at(_listed(arm.get("tasks"))[place], "figures", 0, "value") for arm in arms])
-    cells = [_mean([value for value in column if isinstance(value, int | float)]) for column in columns]
-    draws = f" ({len(arms)} draws)" if len(arms) > 1 else ""
-    return f"| {ARMS[name]}{draws} | {' | '.join(cells)} |"
-
-
-def _mean(values: Sequence[float]) -> str:
-    return four_digits(sum(values) / len(values)) if values else "–"
-
-
-def _speed(facts: Mapping[str, Any]) -> str:
-    lines = list(_speeds(facts))
-    if not lines:
-        return ""
-    told = "Times as fast as the original: the median of paired runs, and their quartiles."
-    return "\n".join(["## Speed", "", told, "", *lines])
-
-
-def _speeds(facts: Mapping[str, Any]) -> Iterator[str]:
-    for one in _listed(facts.get("speed")):
-        ratio, low, high = (_at(one, key) for key in ("ratio", "low", "high"))
-        if all(isinstance(value, int | float) for value in (ratio, low, high)):
-            yield f"- {_text(_at(one, 'workload'))}: {ratio:.2f} ({low:.2f} to {high:.2f})"
+def _code(*lines: str) -> str:
+    return "\n".join(["```python", *lines, "```"])
 
 
 # ----------------------------------------------------------------------------------------------------- where it is from
 
 
 def _origin(facts: Mapping[str, Any]) -> str:
-    lines = [*_from(facts), *_how(facts), *_text_it_read(facts), *_with(facts)]
-    return "\n".join(["## Where it comes from", "", *lines, "", "All of this, for programs: `headlens.json`."])
+    parts = [_source(facts), _how(facts), _texts(facts), _with(facts)]
+    return "\n\n".join(
+        [
+            "## Where it comes from",
+            *(part for part in parts if part),
+            f"No licence is named here: that of {_source_name(facts)} applies.",
+            "All of this, for programs: `headlens.json`.",
+        ]
+    )
 
 
-def _from(facts: Mapping[str, Any]) -> Iterator[str]:
-    digest, revision = (_at(facts, "source", key) for key in ("weights_sha256", "revision"))
+def _source(facts: Mapping[str, Any]) -> str:
+    name, made, revision, digest = (
+        entry(facts, "source", key) for key in ("name", "source", "revision", "weights_sha256")
+    )
     more = [
-        *([f"revision {_text(revision)}"] if revision else []),
-        *([f"weights with the SHA-256 {_text(digest)}"] if digest else []),
+        *([f"from {escaped(made)}"] if made and made != name else []),
+        *([f"revision {escaped(revision)}"] if revision else []),
+        *([f"weights with the SHA-256 {escaped(digest)}"] if digest else []),
     ]
-    yield f"- Made from {_source_name(facts)}{': ' + ', '.join(more) if more else ''}."
+    return f"Made from {_source_name(facts)}{' (' + ', '.join(more) + ')' if more else ''}."
 
 
-def _how(facts: Mapping[str, Any]) -> Iterator[str]:
+def _how(facts: Mapping[str, Any]) -> str:
     method = facts.get("method")
-    if isinstance(method, str):
-        yield f"- How: {_text(method)}."
-    elif isinstance(method, Mapping):
-        names = {
-            "ranked_by": "heads ranked by",
-            "merged_by": "key/value heads merged by",
-            "grouping": "groups:",
-            "objective": "judged by",
-            "fill": "what removed heads go on giving:",
-            "healed_steps": "steps of healing:",
-        }
-        told = [f"{words} {_text(method[name])}" for name, words in names.items() if method.get(name) not in (None, "")]
-        told += ["output projections fitted anew"] if method.get("repair") is True else []
-        if told:
-            yield f"- How: {'; '.join(told)}."
-    if command := facts.get("command"):
-        yield f"- Command: `{_code(command)}`"
+    command = facts.get("command")
+    told = [f"How: {escaped(method)}."] if isinstance(method, str) else list(_steps(method))
+    return " ".join([*told, *([f"The command was {in_code(command)}."] if command else [])])
 
 
-def _text_it_read(facts: Mapping[str, Any]) -> Iterator[str]:
-    files = [_text(_at(file, "name")) for file in _listed(_at(facts, "data", "files")) if _at(file, "name")]
+_FILLS = {"mean": "They still give their mean output, from a bias.", "zero": "They give nothing any more."}
+
+
+def _steps(method: object) -> Iterator[str]:
+    ranked, merged, objective = (entry(method, key) for key in ("ranked_by", "merged_by", "objective"))
+    judge = f", judged by {escaped(objective).replace('_', ' ')}" if objective else ""
+    if ranked:
+        by_hand = "The heads to go were chosen by hand" if ranked == "by hand" else None
+        yield f"{by_hand or f'The heads to go were ranked by {escaped(ranked)}'}{judge}."
+    if entry(method, "fill") in _FILLS:
+        yield _FILLS[entry(method, "fill")]
+    if merged and (tried := listed(entry(method, "tried"))) and len(tried) > 1:
+        grouping = entry(method, "grouping")
+        groups = f" with {escaped(grouping)} groups" if grouping else ""
+        yield (
+            f"{len(tried)} ways to merge key/value heads were tried{judge} on text that nothing was fitted on, and the "
+            f"best was taken: {escaped(merged)}{groups}."
+        )
+    elif merged:
+        yield f"Key/value heads were merged by {escaped(merged)}{judge}."
+    if isinstance(budget := entry(method, "budget", "kv_heads"), int):
+        yield f"A budget of {amount(budget, 'key/value head')} went to the layers that would lose most."
+    if ranked and entry(method, "repair") is True:
+        yield "The output projections were then fitted anew."
+
+
+def _texts(facts: Mapping[str, Any]) -> str:
+    healing = _files(entry(facts, "healing", "data"))
+    trained = f" Trained on: {healing}." if healing else ""
+    files = _files(facts.get("data"))
     if not files:
-        return
-    counts = {name: _at(facts, "data", name) for name in ("fitted_on", "chosen_on", "held_out")}
-    known = [f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if isinstance(number, int)]
-    kind = _text(_at(facts, "data", "reads") or "texts")
-    counted = f" ({kind}: {', '.join(known)})" if known else ""
-    yield f"- Calibration text: {', '.join(files)}{counted}."
+        return trained.strip()
+    kind = {"texts": "text", "windows": "window"}.get(str(entry(facts, "data", "reads")), "text")
+    counts = [
+        f"{number:,} {words}"
+        for name, words in (("fitted_on", "fitted on"), ("chosen_on", "chosen on"), ("held_out", "held out"))
+        if isinstance(number := entry(facts, "data", name), int)
+    ]
+    return f"Calibration text: {files}{f' ({kind}s: ' + ', '.join(counts) + ')' if counts else ''}.{trained}"
 
 
-def _with(facts: Mapping[str, Any]) -> Iterator[str]:
+def _files(data: object) -> str:
+    named = [file for file in listed(entry(data, "files")) if entry(file, "name")]
+    return ", ".join(
+        f"made-up English of the headlens grammar, {escaped(entry(file, 'name'))}"
+        if entry(file, "kind") == "grammar"
+        else escaped(entry(file, "name"))
+        for file in named
+    )
+
+
+def _with(facts: Mapping[str, Any]) -> str:
     versions = facts.get("versions")
-    if isinstance(versions, Mapping):
-        yield f"- Made with {', '.join(f'{name} {_text(version)}' for name, version in versions.items())}."
-
-
-# -------------------------------------------------------------------------------------------------------------- inside
-
-
-def _at(value: object, *path: str | int) -> Any:
-    """What stands there, or None."""
-    for key in path:
-        if isinstance(value, Mapping) and isinstance(key, str):
-            value = value.get(key)
-        elif isinstance(value, list | tuple) and isinstance(key, int) and key < len(value):
-            value = value[key]
-        else:
-            return None
-    return value
-
-
-def _listed(value: object) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else _text(value)
-
-
-def _text(value: object) -> str:
-    """On one line, with nothing that Markdown or HTML would act on."""
-    line = " ".join(str(value).split())
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", line) if re.search(r"[`*\[\]|#\\]", line) else line
-
-
-def _code(value: object) -> str:
-    return " ".join(str(value).split()).replace("`", "'")
+    if not isinstance(versions, Mapping):
+        return ""
+    return f"Made with {', '.join(f'{name} {escaped(version)}' for name, version in versions.items())}."

@@ -131,8 +131,8 @@ def _in_a_form(model: PreTrainedModel, with_code: bool) -> tuple[PreTrainedModel
     """The model in the class that the checkpoint is of, around the same weights, and what can load it."""
     if plan_of(model.config) is None and getattr(model.config, MASKED_ENTRY, None) is None:
         raise PlanError(
-            f"This {type(model).__name__} has lost no head; prune or convert "
-            f"it first, with apply_plan(model, plan) or headlens.convert."
+            f"This {type(model).__name__} has lost no head and shares keys and values as it always did; prune or "
+            f"convert it first, with apply_plan(model, plan) or headlens.convert."
         )
     stock = stock_form(model)
     if stock is not None and (form := _around(model, *stock)) is not None:
@@ -210,22 +210,48 @@ def _kind(model: PreTrainedModel) -> str:
     plan = plan_of(model.config)
     if plan is None:
         return "masked"
-    return "pruned" if plan.removed or plan.is_full else "converted"
+    return "pruned" if plan.removed or not shares_anew(plan) else "converted"
+
+
+def shares_anew(plan: HeadPlan) -> bool:
+    """Whether the heads that are left share keys and values with others than they did in the original model."""
+    as_before = HeadPlan.full(plan.layers, plan.heads, plan.kv_heads).without(plan.removed)
+    return any(
+        {frozenset(group) for group in own} != {frozenset(group) for group in before}
+        for own, before in zip(plan.groups, as_before.groups, strict=True)
+    )
 
 
 def _facts(model: PreTrainedModel, form: PreTrainedModel, loads_in: str) -> dict[str, Any]:
     plan = plan_in(model.config)
+    kind = _kind(model)
     return {
-        "schema": SCHEMAS[_kind(model)],
+        "schema": SCHEMAS[kind],
         "loads_in": loads_in,
         "family": family_of(model),
         "class": type(form).__name__,
+        "auto_class": _auto_class(form),
         "heads_kept": [list(kept) for kept in plan.kept],
         "heads_of_original": plan.heads * plan.layers,
-        "kv_heads": [len(groups) for groups in plan.groups],
+        # nothing of a masked twin is gone
+        "kv_heads": [plan.kv_heads if kind == "masked" else len(groups) for groups in plan.groups],
         "kv_heads_of_original": plan.kv_heads,
-        "groups": [[list(group) for group in groups] for groups in plan.groups],
+        **({"groups": _as_lists(plan)} if kind != "masked" and shares_anew(plan) else {}),
         "parameters": sum(weight.numel() for weight in form.parameters()),
         "dtype": str(form.dtype).removeprefix("torch."),
         "versions": {"headlens": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
     }
+
+
+def _auto_class(model: PreTrainedModel) -> str | None:
+    """The Auto class that makes models of this class; of several the one that is named for a task, or the plain one."""
+    kind = stock_class(model)
+    made_by = [auto for auto, kinds in prunable_classes(family_of(model)).items() if kind in kinds]
+    return min(made_by, key=lambda auto: auto in _LESS_USUAL, default=None)
+
+
+_LESS_USUAL = ("AutoModelForPreTraining", "AutoModelForTextEncoding")
+
+
+def _as_lists(plan: HeadPlan) -> list[list[list[int]]]:
+    return [[list(group) for group in groups] for groups in plan.groups]
