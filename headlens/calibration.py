@@ -5,8 +5,9 @@ A language model reads windows of running text; everything else reads text by te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -103,11 +104,24 @@ def calibrate_to_fit(
         ids = tokenizer(texts_of(document), add_special_tokens=not windows, verbose=False)["input_ids"]
         return sum(len(own) if windows else min(len(own), length) for own in ids)
 
+    seen: set[tuple[int, ...]] = set()
+
+    def new(every: Iterable[str]) -> Iterator[str]:
+        """Texts of which no other one was read, here or in a part before: two may differ in letters only."""
+        for text in every:
+            ids = tuple(tokenizer(text, truncation=True, max_length=length)["input_ids"])
+            if ids not in seen:
+                seen.add(ids)
+                yield text
+
     def batches(own: Sequence[Document], most: int) -> tuple[TextBatch, ...]:
         every = [text for document in own for text in texts_of(document)]
         if windows:
             return tuple(token_windows(every, tokenizer, length=length, most=most))
-        return tuple(text_batches(every[:most], tokenizer, max_length=length))
+        found = list(islice(new(every), most))
+        if not found:
+            raise CorpusError("All texts of one part of the calibration stand in another, too; give more text.")
+        return tuple(text_batches(found, tokenizer, max_length=length))
 
     def enough(own: Sequence[Document]) -> Sequence[Document]:
         return _first(own, read, most * length) if windows else _first(own, lambda one: len(texts_of(one)), most)

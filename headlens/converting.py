@@ -31,7 +31,7 @@ from headlens.conversion.recipes import MEAN_POOLING, Recipe, usual_recipe
 from headlens.conversion.weights import check_readable
 from headlens.corpora import Corpus
 from headlens.errors import CorpusError, PlanError
-from headlens.evaluation import Difference, Task, evaluate
+from headlens.evaluation import Difference, Task, evaluate, paired_difference
 from headlens.importance.objectives import Objective
 from headlens.measure import sizes_before_and_after
 from headlens.models import LoadedModel, network_of
@@ -155,7 +155,7 @@ def convert(
     grows = all(max(own) >= len(groups) for own, groups in zip(possible, base.groups, strict=True)) and not wish.budget
     calibration = calibrate_to_fit(loaded, corpus, tokens, texts=texts, max_length=max_length, seed=seed)
     if not grows:
-        _check_rank(calibration, network, recipe)
+        _check_rank(calibration, network, recipe, tokens)
     chosen = objective_for(loaded, calibration.chosen, objective, seed=seed)
     held_out = objective_for(loaded, calibration.held_out, objective, seed=seed)
     choosing = Choosing(loaded, calibration.fitted, chosen, wish.groups, seed, progress)
@@ -240,13 +240,14 @@ def _spread(
     return counts, {"budget": told}
 
 
-def _check_rank(calibration: Calibration, network: PreTrainedModel, recipe: Recipe | None) -> None:
+def _check_rank(calibration: Calibration, network: PreTrainedModel, recipe: Recipe | None, asked: int) -> None:
     """CorpusError where there are fewer tokens than moments have directions: all else would be fitted to noise."""
     found, needed = tokens_of(calibration.fitted), int(network.config.hidden_size) + 1
     if (recipe is None or recipe.reads_text or recipe.repaired) and found < needed:
+        way = "ask for more (--tokens)" if asked < needed else "give more text"
         raise CorpusError(
-            f"The calibration text leaves {found:,} tokens to fit on, and moments of {needed - 1} dimensions need "
-            f"{needed:,} at least ({TOKENS:,} are usual); give more text, or the method mean, which reads none."
+            f"There are {found:,} tokens to fit on, and moments of {needed - 1} dimensions need {needed:,} at least "
+            f"({TOKENS:,} are usual); {way}, or take the method mean, which reads none."
         )
 
 
@@ -283,7 +284,7 @@ def _warnings(
                 "is; keep more key/value heads, convert fewer layers, or heal it."
             )
         for one, floor in zip(kept.results, nothing.results, strict=True):
-            if (one.value < floor.value) == one.higher_is_better and one.value != floor.value:
+            if paired_difference(one, floor).is_worse:
                 found.append(f"On {one.task} the converted model does worse than the model without any head.")
     tokens, wanted = tokens_of(calibration.fitted), 20 * int(network.config.hidden_size)
     if recipe is not None and (recipe.reads_text or recipe.repaired) and tokens < wanted:

@@ -38,4 +38,22 @@ def lines_of(result: Converted) -> Iterator[str]:
     yield from size_lines(result.facts["measured"])
     yield from speed_lines(result.facts["speed"])
     yield from note_lines(result.arms)
+    yield from _copying(result)
     yield from (f"Warning: {warning}" for warning in result.warnings)
+
+
+def _copying(result: Converted) -> Iterator[str]:
+    """Of what the original gains by a first copy, how much is left."""
+    second = "loss on the second copy"
+    for place, own in enumerate(result.arms[0].results):
+        if own.metric != second:
+            continue
+        original = result.arm("original").results[place]
+        gains = [one.figure("loss on the first copy").value - one.value for one in (original, own)]
+        if gains[0] > 0:
+            left = max(gains[1], 0) / gains[0]
+            told = f"f the {gains[0]:.2f} nats that the original gains on what it has read before, {left:.0%} are left"
+            if left >= 0.5:
+                yield f"O{told}."
+            else:
+                yield f"Warning: o{told}: copying was lost, which text hardly shows. Keep more heads, or heal it."

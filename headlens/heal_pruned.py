@@ -124,7 +124,7 @@ def heal_pruned(
             f"{pruned.name} has lost no head and shares no keys and values anew, so there is nothing to heal; name a "
             f"checkpoint that was pruned or converted."
         )
-    is_converted = not plan.removed
+    is_converted = plan.merges or not plan.removed
     tokenizer, folder = original.require_tokenizer(), None if work is None else Path(work)
     asking = _Asking(original, tuple(tasks), progress)
     healed = heal(
@@ -146,7 +146,12 @@ def heal_pruned(
     arms = list(asking.arms_of(pruned.model, healed, CONVERTED if is_converted else PRUNED))
     if is_converted:
         if draws:
-            pooled = mean_pooled_like(plan, original.model)
+            base = present_plan(network_of(original.model))
+            gone, start = set(base) - set(plan), original.model
+            if gone:  # it was pruned, too: the same heads go first
+                surgery = _Surgery.as_told(manifest, original, corpus, max_length, seed, is_asked=True)
+                start = surgery.model(base.without(gone))
+            pooled = mean_pooled_like(plan, start)
             before = asking.results(POOLED, pooled)
             one = heal_alike(
                 healed, original.model, corpus, tokenizer, pooled, POOLED, out=folder, resume=resume, progress=progress

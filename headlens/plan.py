@@ -91,6 +91,12 @@ class HeadPlan:
         return any(len(group) > 1 for groups in self.groups for group in groups)
 
     @property
+    def merges(self) -> bool:
+        """Whether heads share a key/value head that had different ones in the original model."""
+        share = self.heads // self.kv_heads
+        return any(len({head // share for head in group}) > 1 for groups in self.groups for group in groups)
+
+    @property
     def is_full(self) -> bool:
         return self == HeadPlan.full(self.layers, self.heads, self.kv_heads)
 
@@ -132,7 +138,9 @@ class HeadPlan:
         return HeadPlan(self.heads, self.kv_heads, tuple(tuple((head,) for head in layer) for layer in self.kept))
 
     def __str__(self) -> str:
-        return f"{self.n_kept} of {self.layers * self.heads} heads kept"
+        kept = f"{self.n_kept} of {self.layers * self.heads} heads kept"
+        shared = " ".join(str(len(groups)) for groups in self.groups)
+        return f"{kept}, {shared} key/value heads by layer" if self.is_grouped else kept
 
     def to_dict(self) -> dict[str, Any]:
         return {

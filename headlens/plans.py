@@ -232,9 +232,10 @@ def _unreachable(units: Sequence[tuple[Head, ...]], count: int, reached: int, fl
             f"{count} heads cannot be removed exactly, because they go {' or '.join(map(str, sizes))} at a time: "
             f"remove {below} or {below + sizes[0]}."
         )
+    kept = f", or the {floor} that every layer keeps (--floor)" if floor else ""
     return (
-        f"Only {reached} of {count} heads can be removed: the others are protected, or the {floor} that every layer "
-        f"keeps; remove fewer, or lower the floor."
+        f"Only {reached} of {count} heads can be removed: the others are protected{kept}; remove fewer, or protect "
+        f"fewer."
     )
 
 

@@ -371,6 +371,10 @@ class _Arms:
                 ("random, same layers", drawn_like(plan, base, rng)),
                 ("random", drawn_like(plan, base, rng, same_layers=False)),
             ):
+                same = next((arm for arm in self.found if arm.draw is not None and arm.plan == other), None)
+                if same is not None:  # where few plans are possible, several draws are one
+                    self.found.append(replace(same, name=name, draw=draw))
+                    continue
                 self._ask(name, apply_plan(original, other, fill=self.means), other, draw)
         nothing = base.without(base)
         self._ask("no heads", apply_plan(original, nothing, fill=self.means), nothing)

@@ -13,7 +13,7 @@ from headlens.calibration import judged
 from headlens.conversion.allocate import Damages
 from headlens.conversion.carriers import converted
 from headlens.conversion.moments import Moments, moments_of
-from headlens.conversion.recipes import MEAN_POOLING, Recipe, converted_layers
+from headlens.conversion.recipes import BY_HAND, MEAN_POOLING, Recipe, converted_layers
 from headlens.conversion.weights import LayerWeights, read_layers
 from headlens.importance.inputs import TextBatch
 from headlens.importance.objectives import Objective
@@ -68,7 +68,7 @@ class Choosing:
         """
         merged: list[Try] = []
         for one in (recipe,) if recipe else SENSIBLE:
-            plain = replace(one, repaired=False)
+            plain = replace(one, repaired=False, grouping=one.grouping if self.groups is None else BY_HAND)
             self.progress(f"merging: {plain}", len(merged), len(SENSIBLE))
             layers = self._merged(counts, plain)
             if not any(_same(plain, layers, other) for other in merged):

@@ -27,6 +27,7 @@ from headlens.calibration import (
     tokens_of,
 )
 from headlens.corpora import Corpus, read_corpus, texts
+from headlens.documents import Document, Sentence
 from headlens.errors import CorpusError, UnsupportedModel
 from headlens.importance.inputs import TextBatch
 from headlens.models import LoadedModel, load_whole, network_of
@@ -382,3 +383,30 @@ def test_without_a_vocabulary_head_there_are_no_logits(name: Any) -> None:
 def test_the_bundled_grammar_repeats_no_text_on_the_other_side() -> None:
     found = calibrate(tiny(), read_corpus(["grammar:300"]), texts=20)
     assert not set(rows(found.held_out)) & set(rows(found.chosen))
+
+
+def test_a_sentence_that_comes_twice_is_on_one_side_of_the_fit_only() -> None:
+    """Documents that differ, and have a sentence in common; letters of another case are the same to the tokenizer."""
+    loaded = load_whole("tiny-bert", check=False)
+    sentences = [
+        f"the {one} sees the {other} ." for one in ("dog", "cat", "boy") for other in ("girl", "king", "queen")
+    ]
+
+    def sentence(text: str) -> Sentence:
+        words = text.split()
+        starts = [sum(len(word) + 1 for word in words[:place]) for place in range(len(words))]
+        spans = tuple((start, start + len(word)) for start, word in zip(starts, words, strict=True))
+        return Sentence(tuple(words), text, spans)
+
+    documents = [
+        Document.of_sentences([sentence("the dog sleeps ."), sentence(text)], f"document {number}")
+        for number, text in enumerate(sentences)
+    ]
+    found = calibrate_to_fit(loaded, Corpus(documents), 1000)
+    rows = [
+        tuple(ids[mask.bool()].tolist())
+        for batches in (found.held_out, found.chosen, found.fitted)
+        for batch in batches
+        for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)
+    ]
+    assert len(rows) == len(set(rows)) == len(sentences) + 1

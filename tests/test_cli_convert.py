@@ -105,8 +105,14 @@ def test_what_was_converted_is_healed_beside_mean_pooling(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "Say how many key/value heads a layer shall have, or how many all layers together"),
-        (["--kv-heads", "2", "--budget", "8"], "Say how many key/value heads a layer shall have"),
+        (
+            [],
+            "Say how many key/value heads a layer shall have (--kv-heads), or how many all layers together (--budget).",
+        ),
+        (
+            ["--kv-heads", "2", "--budget", "8"],
+            "Key/value heads of a layer (--kv-heads) and of all layers (--budget) are given; leave one out.",
+        ),
         (
             ["--kv-heads", "3"],
             "Layer 0: 8 key/value heads cannot become 3 in groups of one size; choose one of 1, 2, 4, 8",
@@ -117,7 +123,14 @@ def test_what_was_converted_is_healed_beside_mean_pooling(tmp_path: Path) -> Non
         (["--kv-heads", "two"], "--kv-heads takes a number of key/value heads"),
         (["--kv-heads", "4,4"], "The model has 4 layers, and 2 numbers of key/value heads are given"),
         (["--kv-heads", "2", "--layers", "9"], "The model has layers 0 to 3, no layer 9"),
-        (["--kv-heads", "2", "--layers", "3-x"], "--layers takes numbers and ranges of layers"),
+        (["--kv-heads", "2", "--layers", "3-x"], "--layers takes numbers and rising ranges of layers"),
+        (["--kv-heads", "2", "--layers", "3-1"], "--layers takes numbers and rising ranges of layers"),
+        (["--kv-heads", "2", "--layers", "\u00b2"], "--layers takes numbers and rising ranges of layers"),
+        (["--kv-heads", "2", "--layers", "0-99999999"], "--layers takes numbers and rising ranges of layers"),
+        (
+            ["--kv-heads", "2", "--method", "svd", "--grouping", "similar", "--groups", "0,1,2,3|4,5,6,7"],
+            "--groups names the heads that share, and --grouping how they are found",
+        ),
         (["--kv-heads", "2", "--groups", "0;1"], "--groups takes key/value heads by number"),
         (["--kv-heads", "2", "--groups", "0,1|2,3"], "Groups must hold each of the key/value heads 0 to 7 once"),
         (["--kv-heads", "2", "--method", "median"], "--method is one of best, mean, first"),

@@ -29,8 +29,16 @@ def sizes(*counts: int) -> tuple[tuple[int, ...], ...]:
 
 WHOLE = "8 key/value heads cannot become {} in groups of one size; choose one of 1, 2, 4, 8."
 REFUSED: dict[str, tuple[KVHeads, HeadPlan, str]] = {
-    "neither": (KVHeads(), EIGHT, "Say how many key/value heads a layer shall have, or how many all layers together."),
-    "both": (KVHeads(2, 6), EIGHT, "Say how many key/value heads a layer shall have, or how many all layers together."),
+    "neither": (
+        KVHeads(),
+        EIGHT,
+        "Say how many key/value heads a layer shall have (--kv-heads), or how many all layers together (--budget).",
+    ),
+    "both": (
+        KVHeads(2, 6),
+        EIGHT,
+        "Key/value heads of a layer (--kv-heads) and of all layers (--budget) are given; leave one out.",
+    ),
     # numbers
     "zero": (KVHeads(0), EIGHT, f"Layer 0: {WHOLE.format(0)}"),
     "negative": (KVHeads(-2), EIGHT, f"Layer 0: {WHOLE.format(-2)}"),

@@ -356,7 +356,7 @@ def test_worse_than_no_heads_is_said() -> None:
 
 def test_better_than_no_heads_is_not_said() -> None:
     assert of_few_heads().arm("converted").distortion < of_few_heads().arm("no heads").distortion
-    assert of_few_heads().warnings == ()
+    assert not any("further from the original" in warning for warning in of_few_heads().warnings)
 
 
 @slow

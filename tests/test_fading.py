@@ -12,10 +12,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from headlens.conversion.carriers import converted
+from headlens.conversion.recipes import MEAN_POOLING, converted_layers
 from headlens.conversion.weights import read_layers
 from headlens.errors import HealingError
 from headlens.healing import Recipe
 from headlens.healing.fading import original_beside, share_at
+from headlens.surgery import apply_plan, full_plan
 from headlens.surgery.present import layers_of
 from headlens.testing import padded_inputs, tiny_model
 
@@ -129,3 +131,18 @@ def test_the_share_rises_in_a_line(step: int, progressive: float, share: float) 
 def test_a_share_of_the_steps(progressive: float) -> None:
     with pytest.raises(HealingError, match="from 0 to 1"):
         Recipe(10, 2, 1e-3, {"hidden": 1.0}, 16, 0, progressive=progressive)
+
+
+def test_heads_that_are_gone_are_no_reason_to_fade() -> None:
+    teacher = tiny_model("bert")
+    student = apply_plan(teacher, full_plan(teacher).without([(0, 0), (1, 2)]))
+    with pytest.raises(HealingError, match="nothing can fade"), original_beside(student, teacher):
+        pass
+
+
+def test_another_class_cannot_fade() -> None:
+    teacher = tiny_model("gpt2")
+    layers = read_layers(teacher)
+    student = converted(teacher, converted_layers(layers, [1] * 3, MEAN_POOLING, None))
+    with pytest.raises(HealingError, match="from gpt2 into gpt_bigcode"), original_beside(student, teacher):
+        pass

@@ -246,3 +246,13 @@ def test_heads_are_named_by_role() -> None:
 def test_gates_above_the_threshold_stay() -> None:
     gates = np.array([[1.0, 0.5, 0.51, 0.0], [0.9, 0.9, 0.9, 0.9]])
     assert from_gates(gates, PLAIN).removed == ((0, 1), (0, 3))
+
+
+def test_heads_that_share_what_they_did_not_share() -> None:
+    grouped = HeadPlan.full(1, 4, 2)
+    assert not grouped.merges
+    assert not grouped.apart.merges
+    assert not grouped.without([(0, 0)]).merges
+    assert HeadPlan(4, 2, (((0, 1, 2, 3),),)).merges
+    assert HeadPlan(4, 4, (((0, 2), (1,)),)).merges
+    assert not HeadPlan(4, 4, (((0,), (2,)),)).merges

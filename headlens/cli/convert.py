@@ -144,7 +144,10 @@ def convert(
 
             check_free(out, overwrite=overwrite)
             check_name(objective, [name for name in get_args(ObjectiveName) if name != "loss"], "--objective")
-            wish, recipe = KVHeads(counts, share, chosen, by_hand), _recipe(method, grouping, scale)
+            wish, recipe = (
+                KVHeads(counts, share, chosen, by_hand),
+                _recipe(method, grouping, scale, by_hand=by_hand is not None),
+            )
             tasks, corpus = tasks_of(evals), calibration_corpus(calibration, model)
             progress("loading the model", 0, 1)
             loaded = load_whole(model, device=device, dtype=dtype, revision=revision)
@@ -194,10 +197,14 @@ def layers_in(text: str | None) -> tuple[int, ...] | None:
     found: list[int] = []
     for part in names_in(text):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise PlanError(f"--layers takes numbers and ranges of layers, as 0-3,7; got {text!r}.")
+        if not _is_number(first) or (dash and not (_is_number(last) and int(first) <= int(last))):
+            raise PlanError(f"--layers takes numbers and rising ranges of layers, as 0-3,7; got {text!r}.")
         found.extend(range(int(first), int(last if dash else first) + 1))
     return tuple(found)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 4
 
 
 def groups_in(text: str | None) -> tuple[tuple[int, ...], ...] | None:
@@ -210,7 +217,7 @@ def groups_in(text: str | None) -> tuple[tuple[int, ...], ...] | None:
         raise PlanError(f"--groups takes key/value heads by number, as '0,3|1,2'; got {text!r}.") from None
 
 
-def _recipe(method: str, grouping: str | None, scale: str | None) -> str | Recipe:
+def _recipe(method: str, grouping: str | None, scale: str | None, *, by_hand: bool) -> str | Recipe:
     """A method by name, or with what it is to do differently."""
     from dataclasses import replace
 
@@ -223,5 +230,7 @@ def _recipe(method: str, grouping: str | None, scale: str | None) -> str | Recip
         return method
     if method == BEST:
         raise PlanError("The best conversion chooses grouping and scale itself; name a --method to set them.")
+    if grouping is not None and by_hand:
+        raise PlanError("--groups names the heads that share, and --grouping how they are found; give one of the two.")
     usual = usual_recipe(method)
     return replace(usual, grouping=grouping or usual.grouping, scale=scale or usual.scale)

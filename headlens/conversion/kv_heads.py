@@ -32,8 +32,15 @@ class KVHeads:
 
         Raises PlanError in one sentence for what the model cannot have.
         """
-        if (self.kv_heads is None) == (self.budget is None):
-            raise PlanError("Say how many key/value heads a layer shall have, or how many all layers together.")
+        if self.kv_heads is None and self.budget is None:
+            raise PlanError(
+                "Say how many key/value heads a layer shall have (--kv-heads), or how many all layers together "
+                "(--budget)."
+            )
+        if self.kv_heads is not None and self.budget is not None:
+            raise PlanError(
+                "Key/value heads of a layer (--kv-heads) and of all layers (--budget) are given; leave one out."
+            )
         self._check_numbers()
         present = tuple(len(groups) for groups in plan.groups)
         chosen = self._layers(plan)
@@ -59,7 +66,7 @@ class KVHeads:
         found = round(self.budget * total) if is_share else int(self.budget)
         least = sum(min(own, 1) if layer in chosen else own for layer, own in enumerate(present))
         if not least <= found < total:
-            told = f"{self.budget:.0%} of {total} key/value heads" if is_share else f"{found} key/value heads"
+            told = f"{100 * self.budget:g}% of {total} key/value heads" if is_share else f"{found} key/value heads"
             raise PlanError(
                 f"A budget of {told} cannot be spread: the model has {total}, and its layers need {least} at least."
             )
@@ -72,6 +79,8 @@ class KVHeads:
                 raise PlanError(f"Key/value heads are counted by whole numbers or a share; got {number!r}.")
 
     def _layers(self, plan: HeadPlan) -> frozenset[int]:
+        if isinstance(self.layers, str) or not all(isinstance(layer, int) for layer in self.layers or ()):
+            raise PlanError(f"Layers are given by their numbers, [0, 3, 7]; got {self.layers!r}.")
         chosen = frozenset(range(plan.layers)) if self.layers is None else frozenset(self.layers)
         if unknown := sorted(layer for layer in chosen if not 0 <= layer < plan.layers):
             raise PlanError(f"The model has layers 0 to {plan.layers - 1}, no layer {unknown[0]}.")

@@ -26,6 +26,7 @@ from headlens.errors import PlanError, UnsupportedModel
 from headlens.plan import Groups
 
 GROUPINGS = ("contiguous", "similar", "cheapest", "random")
+BY_HAND = "named"  # groups that the user names, in the place of those that are found
 _AS_THEY_ARE = ("mean", "first", "random")  # methods that look at no text, and at no other head
 _TRIED_SIZE = 1024  # numbers of all keys of a token, up to which it takes seconds to try all groups of heads
 
@@ -48,7 +49,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for what, value, known in (
             ("method", self.method, METHODS),
-            ("grouping", self.grouping, GROUPINGS),
+            ("grouping", self.grouping, (*GROUPINGS, BY_HAND)),
             ("scale", self.scale, SCALES),
         ):
             if value not in known:
@@ -64,7 +65,7 @@ class Recipe:
     def __str__(self) -> str:
         parts = [
             self.method,
-            f"{self.grouping} groups",
+            "groups by hand" if self.grouping == BY_HAND else f"{self.grouping} groups",
             *([] if self.scale == "plain" else [f"{self.scale} scale"]),
             *(["W_O refitted"] if self.repaired else []),
         ]
@@ -125,6 +126,8 @@ def converted_layer(
         return divided(layer, kv_heads)
     check_count(present, kv_heads)
     layer = absorb(layer) if recipe.absorbed else layer
+    if recipe.grouping == BY_HAND and groups is None:
+        raise PlanError("Groups by hand are to be named, and none are.")
     chosen = _groups(layer, kv_heads, recipe, moments, seed) if groups is None else groups
     if len(chosen) != kv_heads:
         raise PlanError(f"{len(chosen)} groups of key/value heads were named, and {kv_heads} are to be left.")

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from headlens.arch import is_transposed
 from headlens.errors import PlanError, UnsupportedModel
 from headlens.plan import Groups
+from headlens.surgery.masked import MASKED_ENTRY
 from headlens.surgery.present import Layer, known_layout, layers_of, present_plan
 from headlens.surgery.shapes import Layout, family_of, projection_of
 
@@ -89,6 +90,11 @@ def check_readable(model: PreTrainedModel) -> None:
         why = _WHY_NOT.get(family, "how its queries meet its keys is not known here")
         raise UnsupportedModel(
             f"Key/value heads of {family!r} cannot be converted: {why}. They can be of {', '.join(READABLE)}."
+        )
+    if getattr(model.config, MASKED_ENTRY, None) is not None:
+        raise UnsupportedModel(
+            "The heads of a masked twin are zeroed and would come back; convert the model that it was made from, or "
+            "what was pruned without --masked."
         )
     if getattr(model.config, "add_cross_attention", False):
         raise UnsupportedModel(

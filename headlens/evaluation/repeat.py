@@ -116,7 +116,7 @@ class Repeat(Task):
             f"token."
         )
         if second > uniform:
-            yield f"{name} does worse than that on the second copy ({second:.4f}), so it does not copy."
+            yield (f"With {second:.4f} on the second copy it does worse than equal probabilities, so it does not copy.")
         if period < self.period:
             yield (
                 f"A copy has {period} tokens, not {self.period}: the model takes {source.max_length} tokens, special "

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from headlens.arch import family_of
 from headlens.errors import HealingError
 from headlens.surgery.passes import without_caches
 from headlens.surgery.present import Layer, layers_of, present_plan
@@ -34,9 +35,17 @@ def original_beside(student: PreTrainedModel, teacher: PreTrainedModel) -> Itera
 
     HealingError where there is no such layer. The teacher's weights want no gradients meanwhile.
     """
-    plans = present_plan(student), present_plan(teacher)
-    changed = [
-        number for number, (one, other) in enumerate(zip(*(plan.groups for plan in plans), strict=True)) if one != other
+    if family_of(student) != family_of(teacher):
+        raise HealingError(
+            f"Attention cannot fade from {family_of(teacher)} into {family_of(student)}, which is another class; leave "
+            f"progressive out."
+        )
+    own_plan, whole = present_plan(student), present_plan(teacher)
+    plans = own_plan, whole.without(set(whole) - set(own_plan))
+    changed = [  # heads that are gone are no reason to fade, nor is another order of those that are there
+        number
+        for number, (one, other) in enumerate(zip(*(plan.groups for plan in plans), strict=True))
+        if {frozenset(group) for group in one} != {frozenset(group) for group in other}
     ]
     if not changed:
         raise HealingError(

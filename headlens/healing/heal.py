@@ -140,6 +140,9 @@ def heal(
         save_every=save_every,
     )
     check_pair(student, teacher)
+    if progressive:
+        with original_beside(student, teacher):  # says so where nothing can fade, before anything is read
+            pass
     reading = read(loaded, texts, held_out, labels, max_length=recipe.max_length, seed=seed)
     folder = None if out is None else Path(out)
     return _heal(student, loaded, reading, recipe, folder, resume, lambda done: progress("healing", done, steps))
