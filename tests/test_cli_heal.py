@@ -188,7 +188,7 @@ def test_where_the_original_is_not_named_it_must_be_given(tmp_path: Path) -> Non
 def test_the_original_must_be_the_one_that_was_pruned(tmp_path: Path) -> None:
     folder = save(tmp_path / "cut", source={"name": TINY, "weights_sha256": "ab" * 32})
     said = refusal(folder, "--out", tmp_path / "out", *SHORT, "--steps", "1")
-    assert "pruned from one with abababababab: it may be another model. Name the right one with --original" in said
+    assert "came from one with abababababab: it may be another model. Name the right one with --original" in said
 
 
 def test_an_output_that_holds_something_is_refused_before_the_work(cut: Path, tmp_path: Path) -> None:
