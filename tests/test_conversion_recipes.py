@@ -36,6 +36,8 @@ from headlens.errors import PlanError, UnsupportedModel
 from headlens.plan import Groups
 from headlens.testing import padded_inputs, tiny_model
 
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
+
 FAMILIES = ("bert", "gpt2", "llama", "opt", "gpt_neox")
 EACH = pytest.mark.parametrize("family", FAMILIES)
 DIM = 8  # of the tiny models, which have 4 heads in 3 layers

@@ -615,7 +615,7 @@ def test_a_healing_tells_itself_in_plain_values(words: PreTrainedTokenizerFast) 
     told = json.loads(json.dumps(healed.to_dict(), allow_nan=False))
     assert told["recipe"] == {
         "steps": 12, "batch": 8, "lr": 3e-3, "parts": {"hidden": 1.0, "embedding": 1.0}, "max_length": 8, "seed": 0,
-        "train_embeddings": False, "bf16": False, "save_every": 3,
+        "progressive": 0.0, "train_embeddings": False, "bf16": False, "save_every": 3,
     }  # fmt: skip
     assert (told["objective"], told["heads"], told["last_step"]["step"]) == ("cosine_distortion", 4, 12)
     assert (told["before"], told["after"]) == (healed.before, healed.after)

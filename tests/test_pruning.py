@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from headlens import pruning
+from headlens import arms, pruning
 from headlens.calibration import Calibration, calibrate, judged, objective_for
 from headlens.corpora import Corpus, read_corpus, texts
 from headlens.errors import CorpusError, PlanError, UnsupportedModel
@@ -245,7 +245,7 @@ def test_a_model_without_room_for_two_copies_is_not_asked(monkeypatch: pytest.Mo
             raise CorpusError("no room")
         return evaluate(loaded, task)
 
-    monkeypatch.setattr(pruning, "evaluate", no_room)
+    monkeypatch.setattr(arms, "evaluate", no_room)
     found = prune(tiny(), grammar(), pruned().plan, tasks=[read_task("grammar:20")], draws=1, texts=8)
     assert [result.task for result in found.arms[0].results] == ["grammar:20"]
 

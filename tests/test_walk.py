@@ -19,6 +19,8 @@ KNOWN = (
     *(("bert", "right"), ("gpt2", "right"), ("gpt2", "left"), ("llama", "right"), ("mistral", "right")),
     *(("t5", "right"), ("distilbert", "right")),
 )
+
+pytestmark = pytest.mark.slow  # many models; CI runs them as its own step
 EACH = pytest.mark.parametrize(("family", "side"), KNOWN)
 MORE: dict[str, dict[str, Any]] = {"gpt2": {"use_cache": True}, "llama": {"use_cache": True}}
 
