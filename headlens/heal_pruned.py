@@ -14,14 +14,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from headlens.arms import Arm, measured_before_and_after
+from headlens.arms import Arm, differences_between, measured_before_and_after
 from headlens.calibration import calibrate
 from headlens.conversion.carriers import converted
 from headlens.conversion.recipes import MEAN_POOLING, converted_layers
 from headlens.conversion.weights import read_layers
 from headlens.corpora import Corpus
 from headlens.errors import HealingError
-from headlens.evaluation import Difference, Task, TaskResult, evaluate, paired_difference
+from headlens.evaluation import Difference, Task, TaskResult, evaluate
 from headlens.healing import Healed, heal, heal_alike, heal_with_random
 from headlens.measure import sizes_before_and_after
 from headlens.models import LoadedModel, network_of
@@ -61,8 +61,7 @@ class HealedPruned:
 
     def differences(self, other: str = ORIGINAL) -> tuple[Difference, ...]:
         """Of every task, the healed model less another one, paired over items."""
-        pairs = zip(self.arms[0].results, self.arm(other).results, strict=True)
-        return tuple(paired_difference(one, another) for one, another in pairs)
+        return differences_between(self.arms[0], self.arm(other))
 
     def save(self, folder: str | os.PathLike[str], *, self_contained: bool = False, overwrite: bool = False) -> Path:
         """The checkpoint, as `save_pruned` writes it; its manifest tells the pruning and the healing."""

@@ -96,6 +96,16 @@ class HeadPlan:
         share = self.heads // self.kv_heads
         return any(len({head // share for head in group}) > 1 for groups in self.groups for group in groups)
 
+    def layers_that_share_otherwise(self, original: HeadPlan) -> list[int]:
+        """Layers whose heads share keys and values with others than they did; heads that are gone are no difference,
+        nor is the order of groups and heads."""
+        before = original.without(set(original) - set(self))
+        return [
+            layer
+            for layer, (own, was) in enumerate(zip(self.groups, before.groups, strict=True))
+            if {frozenset(group) for group in own} != {frozenset(group) for group in was}
+        ]
+
     @property
     def is_full(self) -> bool:
         return self == HeadPlan.full(self.layers, self.heads, self.kv_heads)

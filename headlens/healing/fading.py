@@ -40,13 +40,7 @@ def original_beside(student: PreTrainedModel, teacher: PreTrainedModel) -> Itera
             f"Attention cannot fade from {family_of(teacher)} into {family_of(student)}, which is another class; leave "
             f"progressive out."
         )
-    own_plan, whole = present_plan(student), present_plan(teacher)
-    plans = own_plan, whole.without(set(whole) - set(own_plan))
-    changed = [  # heads that are gone are no reason to fade, nor is another order of those that are there
-        number
-        for number, (one, other) in enumerate(zip(*(plan.groups for plan in plans), strict=True))
-        if {frozenset(group) for group in one} != {frozenset(group) for group in other}
-    ]
+    changed = present_plan(student).layers_that_share_otherwise(present_plan(teacher))
     if not changed:
         raise HealingError(
             "No layer of this model shares keys and values anew, so nothing can fade; leave progressive out."

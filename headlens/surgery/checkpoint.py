@@ -215,11 +215,7 @@ def _kind(model: PreTrainedModel) -> str:
 
 def shares_anew(plan: HeadPlan) -> bool:
     """Whether the heads that are left share keys and values with others than they did in the original model."""
-    as_before = HeadPlan.full(plan.layers, plan.heads, plan.kv_heads).without(plan.removed)
-    return any(
-        {frozenset(group) for group in own} != {frozenset(group) for group in before}
-        for own, before in zip(plan.groups, as_before.groups, strict=True)
-    )
+    return bool(plan.layers_that_share_otherwise(HeadPlan.full(plan.layers, plan.heads, plan.kv_heads)))
 
 
 def _facts(model: PreTrainedModel, form: PreTrainedModel, loads_in: str) -> dict[str, Any]:
